@@ -182,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn scratch_space_is_where_the_given_environment_says() {
+    fn scratch_space_follows_the_given_environment() {
         assert_eq!(environment(&[("TMPDIR", "/scratch")]).scratch_folder(), Path::new("/scratch"));
         assert_eq!(environment(&[("TMPDIR", "")]).scratch_folder(), Path::new("/tmp"));
         assert_eq!(environment(&[]).scratch_folder(), Path::new("/tmp"));
     }
 
     #[test]
-    fn tools_are_looked_for_where_the_environment_says() {
+    fn tools_are_looked_up_in_the_environment() {
         let given = environment(&[
             ("CXX", "ccache g++"),
             ("PATH", "/a::/b"),

@@ -7,7 +7,7 @@ use anabranch_bootstrap::launcher::{self, Launch};
 use anabranch_bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezvous};
 use anabranch_ccl::Communicator;
 use anabranch_ep::{EpConfig, ExpertParallel, LaunchTable, Mode};
-use anabranch_ranks::{GlobalRank, Group};
+use anabranch_ranks::{GlobalRank, Group, LinkSettings};
 use anabranch_shmem::{RankError, RankSetup, WorldConfig};
 
 use crate::config::{Config, ccl_config, link_settings};
@@ -33,11 +33,11 @@ impl World {
         Ok(Communicator::new(self, group, ccl_config(&self.config)?)?)
     }
 
-    /// Dispatch and combine among these ranks, with the settings of the `[ep]` table where the plan leaves them open. Collective over the
-    /// group.
+    /// Dispatch and combine among these ranks, with the settings of the `[ep]` and `[links]` tables for what the plan leaves at its default.
+    /// Collective over the group.
     ///
     /// # Errors
-    /// [`anabranch_ep::Error`]: the file of `ep.table`, a plan that cannot be, memory, or plans in which ranks differ.
+    /// [`anabranch_ep::Error`]: the file of `ep.table`, an invalid plan, memory, or plans in which ranks differ.
     pub fn expert_parallel(&self, group: &Group, plan: EpConfig) -> Result<ExpertParallel> {
         Ok(ExpertParallel::new(self, group, with_ep_settings(&self.config, plan)?)?)
     }
@@ -61,7 +61,7 @@ impl Deref for World {
 pub struct JoinedRank {
     /// Its connection to the other ranks.
     pub rendezvous: Arc<dyn Rendezvous>,
-    /// The rank among those of this machine, below `local_size`.
+    /// The rank among the ranks of this machine, below `local_size`.
     pub local_rank: u32,
     /// Ranks on this machine.
     pub local_size: u32,
@@ -127,7 +127,7 @@ fn launch_of(config: &Config, environment: &Environment) -> Result<Launch> {
 /// Opens what the configuration names and joins the world. Collective. End it with [`leave`](anabranch_shmem::World::leave) on all ranks.
 ///
 /// # Errors
-/// Those of [`Platform::open`] and [`Platform::join`].
+/// The errors of [`Platform::open`] and [`Platform::join`].
 pub fn join(config: &Config, rank: &JoinedRank) -> Result<World> {
     Platform::open(config, ProcessLayout::Processes { ranks: rank.local_size })?.join(rank)
 }
@@ -136,7 +136,7 @@ pub fn join(config: &Config, rank: &JoinedRank) -> Result<World> {
 /// in rank order. Each joins before and leaves after its work.
 ///
 /// # Errors
-/// Those of [`Platform::open`], before any thread is started. How a single rank fails is in its result.
+/// The errors of [`Platform::open`], before any thread is started. The failure of a single rank is in its result.
 pub fn spawn_threads<T, E, W>(config: &Config, ranks: u32, work: W) -> Result<Vec<Result<T, RankError<E>>>>
 where
     T: Send,
@@ -191,7 +191,7 @@ impl Platform {
     }
 }
 
-/// The part of a configuration that a world is made with.
+/// The part of a configuration that a world needs.
 pub fn world_config(config: &Config) -> WorldConfig {
     WorldConfig {
         heap_bytes: config.heap.bytes.bytes(),
@@ -226,26 +226,48 @@ fn sdma_config(config: &Config) -> anabranch_shmem::SdmaConfig {
     }
 }
 
-/// An expert-parallel plan's configuration with the launch shape and slots of the `[ep]` table, and with its mode where the plan
-/// leaves that open. Reads the file of `ep.table`.
+/// An expert-parallel plan's configuration with the settings of the `[ep]` and `[links]` tables. What the plan sets counts: a setting fills
+/// in a field that still has its default, each link speed by itself. Reads the file of `ep.table` unless the plan has a table.
 ///
 /// # Errors
-/// [`anabranch_ep::Error::File`]: a file that is not there, or is no table.
+/// [`anabranch_ep::Error::File`]: a file that does not exist, or that is not a launch table.
 pub fn with_ep_settings(config: &Config, plan: EpConfig) -> Result<EpConfig> {
     let ep = &config.ep;
-    let plan = match &ep.table {
-        Some(path) => plan.table(Arc::new(LaunchTable::read(path)?)),
-        None => plan,
+    let mut plan = plan;
+    if let (None, Some(path)) = (&plan.table, &ep.table) {
+        plan.table = Some(Arc::new(LaunchTable::read(path)?));
+    }
+    if plan.mode == Mode::Auto {
+        plan.mode = ep.mode;
+    }
+    if plan.slots == DEFAULT_SLOTS {
+        plan.slots = ep.slots;
+    }
+    if plan.max_blocks == 0 {
+        plan.max_blocks = ep.blocks.unwrap_or(0);
+    }
+    if plan.waves_per_block == 0 {
+        plan.waves_per_block = ep.waves_per_block.unwrap_or(0);
+    }
+    let (given, set) = (plan.links, link_settings(config));
+    plan.links = LinkSettings {
+        inside_gb_per_s: given.inside_gb_per_s.or(set.inside_gb_per_s),
+        inside_hop_us: given.inside_hop_us.or(set.inside_hop_us),
+        nic_gb_per_s: given.nic_gb_per_s.or(set.nic_gb_per_s),
+        nic_hop_us: given.nic_hop_us.or(set.nic_hop_us),
+        nic_message_us: given.nic_message_us.or(set.nic_message_us),
+        launch_us: given.launch_us.or(set.launch_us),
     };
-    let plan = if plan.mode == Mode::Auto { plan.mode(ep.mode) } else { plan };
-    let plan = plan.links(link_settings(config));
-    Ok(plan.slots(ep.slots).launch(ep.blocks.unwrap_or(0), ep.waves_per_block.unwrap_or(0)))
+    Ok(plan)
 }
+
+/// Slots of a plan that sets none.
+const DEFAULT_SLOTS: u32 = 1;
 
 #[cfg(test)]
 mod tests {
     use anabranch_bootstrap::Secret;
-    use anabranch_ccl::{Across, Algorithm, CclConfig, Check, Meetings};
+    use anabranch_ccl::{Across, Algorithm, BarrierMode, CclConfig, Check};
     use anabranch_ep::EpShape;
     use anabranch_transport::TransportKind;
 
@@ -334,29 +356,33 @@ mod tests {
         )
         .unwrap();
         assert_eq!(plan.table.as_deref(), Some(&LaunchTable::read(table.as_ref()).unwrap()));
-        // A plan's own mode counts; the setting is for plans that leave it open.
-        let compact = config(&["ep.mode=compact"]);
+    }
+
+    #[test]
+    fn plan_set_in_code_wins_over_settings() {
+        let shape = EpShape { hidden: 64, experts: 8, top_k: 2, max_tokens: 16 };
+        let open = EpConfig::new(shape);
+        let set = config(&[
+            "ep.mode=compact",
+            "ep.slots=2",
+            "ep.blocks=5",
+            "ep.waves_per_block=4",
+            "links.nic_hop_us=7",
+            "links.launch_us=3",
+            concat!("ep.table=", env!("CARGO_MANIFEST_DIR"), "/crates/ep/tables/host.toml"),
+        ]);
+        let table = Arc::new(LaunchTable { device: "given".to_owned(), launches: Vec::new() });
+        let links = LinkSettings { nic_hop_us: Some(1.5), ..LinkSettings::default() };
         let given =
-            EpConfig::new(EpShape { hidden: 64, experts: 8, top_k: 2, max_tokens: 16 }).mode(Mode::Slotted);
-        assert_eq!(with_ep_settings(&compact, given).unwrap().mode, Mode::Slotted);
-        assert_eq!(
-            with_ep_settings(
-                &compact,
-                EpConfig::new(EpShape { hidden: 64, experts: 8, top_k: 2, max_tokens: 16 })
-            )
-            .unwrap()
-            .mode,
-            Mode::Compact
-        );
-        assert_eq!(
-            with_ep_settings(
-                &set,
-                EpConfig::new(EpShape { hidden: 64, experts: 8, top_k: 2, max_tokens: 16 })
-            )
-            .unwrap()
-            .mode,
-            Mode::Auto
-        );
+            open.clone().mode(Mode::Slotted).slots(3).launch(6, 8).table(Arc::clone(&table)).links(links);
+        let plan = with_ep_settings(&set, given).unwrap();
+        assert_eq!((plan.mode, plan.slots, plan.max_blocks, plan.waves_per_block), (Mode::Slotted, 3, 6, 8));
+        assert_eq!((plan.links.nic_hop_us, plan.links.launch_us), (Some(1.5), Some(3.0)));
+        assert_eq!(plan.table, Some(table));
+        let open_mode = with_ep_settings(&config(&["ep.mode=compact"]), open.clone()).unwrap().mode;
+        assert_eq!(open_mode, Mode::Compact);
+        let default = with_ep_settings(&Config::default(), open.clone()).unwrap();
+        assert_eq!(default, open);
     }
 
     #[test]
@@ -379,12 +405,12 @@ mod tests {
             staging_bytes: 1 << 20,
             pipe_bytes: 64 << 10,
             copy_streams: Some(3),
-            meetings: Meetings::Stream,
+            barriers: BarrierMode::Stream,
             check: Check::Fingerprint,
             across: Across::Direct,
-            machines: None,
+            nodes: None,
             table: None,
-            links: anabranch_ranks::LinkSettings::default(),
+            links: LinkSettings::default(),
         };
         assert_eq!(ccl_config(&set).unwrap(), wanted);
         // Ranks compare them under the names of the settings.

@@ -88,7 +88,7 @@ fn more_ranks_than_devices_is_an_error_before_anything_starts() {
 }
 
 #[test]
-fn a_runtime_that_is_not_here_says_where_it_was_looked_for() {
+fn a_missing_runtime_error_names_where_it_was_looked_for() {
     let config = config(&["device.runtime=amd", "device.library=/nonexistent/libamdhip64.so.7"]).unwrap();
     let environment: Environment = [("HOME".to_owned(), "/tmp".to_owned())].into_iter().collect();
     let opened = Platform::open_with(&config, ProcessLayout::Threads { ranks: 1 }, &environment, None);
@@ -131,7 +131,7 @@ fn what_a_driver_of_nics_lacks_ends_a_world_of_two_machines_and_not_that_of_one(
 
 #[test]
 #[cfg(feature = "libfabric")]
-fn libfabric_carries_a_world_of_two_machines_and_says_what_it_has_not() {
+fn libfabric_carries_a_world_of_two_nodes_and_names_what_it_lacks() {
     if let Err(error) = anabranch::fabric::OfiNics::new(Some("tcp".to_owned())).survey(&["=lo".to_owned()])
         && error.to_string().contains("package is libfabric1")
     {

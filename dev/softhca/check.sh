@@ -196,7 +196,7 @@ started="$(now)"
 check "kernels of both drivers" "$program" jit build --target host --nic posted,mlx5 --set "kernels.cache=$kernels"
 within() { nics timeout "$limit" "$here/check.sh" --within "$program" "$kernels" "$driver" "$@"; }
 # What mlx5 says of a completion that was overwritten.
-flushed=", by QUERY_QP; the requests behind it were flushed, the last at entry"
+flushed=", by QUERY_QP; later requests were flushed, the last at entry"
 for driver in verbs mlx5; do
     check "$driver: routes" routes
     check "$driver: bench shmem, 2 ranks" verified 2 bench shmem --bytes 64 --iters 2

@@ -174,7 +174,7 @@ impl Config {
     }
 }
 
-/// What a communicator is made with, from the `[ccl]` table. Reads the file of `ccl.table`.
+/// The configuration of a communicator, from the `[ccl]` table. Reads the file of `ccl.table`.
 ///
 /// # Errors
 /// [`anabranch_ccl::Error::Table`]: a file that is not there, or is no table.
@@ -187,10 +187,10 @@ pub fn ccl_config(config: &Config) -> anabranch_ccl::Result<CclConfig> {
         staging_bytes: ccl.staging_bytes.map_or(0, ByteSize::bytes),
         pipe_bytes: ccl.pipe_bytes.map_or(0, ByteSize::bytes),
         copy_streams: ccl.copy_streams,
-        meetings: ccl.meetings,
+        barriers: ccl.meetings,
         check: ccl.check,
         across: ccl.across,
-        machines: None,
+        nodes: None,
         links: link_settings(config),
         table: table.map(Arc::new),
     })

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anabranch_bootstrap::Heartbeat;
-use anabranch_ccl::{Across, Algorithm, CclConfig, Check, Meetings};
+use anabranch_ccl::{Across, Algorithm, BarrierMode, CclConfig, Check};
 use anabranch_ep::Mode;
 use anabranch_hip::RuntimeKind;
 use anabranch_hip_jit::{CompileMode, JitConfig};
 use anabranch_shmem::HeapMode;
-use anabranch_transport::TransportKind;
+use anabranch_transport::{TransportKind, limits};
 
 use super::table::settings;
 use super::units::{ByteSize, Period};
@@ -50,8 +50,9 @@ pub struct Config {
     pub ep: EpSettings,
 }
 
-// A setting is `key (flags): type = default, within range;`, or `key: Option<type> => "what its absence means"`. Its comment is the text
-// of `config show` and of docs/configuration.md. Ranges that a library crate checks are not repeated here: see `check`.
+// A setting is `key (flags): type = default, within range;`, or `key: Option<type> => "what its absence means"`, with
+// `, limits limits;` where the transport crate states the range. Its comment is the text of `config show --json` and of
+// docs/configuration.md. Ranges that a library crate checks are not repeated here: see `check`.
 settings! {
     /// `[device]`.
     [device] DeviceConfig {
@@ -76,13 +77,13 @@ settings! {
         workers: Option<u32> => "cores divided by the ranks on the machine, at least 1", within 1..;
         /// Memory of one host device; costs nothing until it is touched.
         memory: ByteSize = ByteSize(16 * GIB);
-        /// Who decides which lane runs next. `seeded` runs the ranks, which are threads then, one step at a time.
+        /// How lanes are scheduled. `free`: by worker threads. `seeded`: one step at a time, in an order drawn from the seed; ranks are threads.
         schedule (shared): Schedule = Schedule::Free;
-        /// Seed of the seeded schedule, which needs one.
+        /// Seed of the seeded schedule; required there.
         seed (shared): Option<u64> => "none";
-        /// Steps after which a run of the seeded schedule is given up.
+        /// Maximum number of steps of a run of the seeded schedule.
         steps (shared): u64 = 1_000_000_000, within 1..;
-        /// What goes wrong in a run of the seeded schedule: `kill:1@37` and others (docs/simulation.md).
+        /// Faults injected into a run of the seeded schedule: `kill:1@37` and others (docs/simulation.md).
         faults (shared): Vec<String> = Vec::new();
     }
 
@@ -91,28 +92,28 @@ settings! {
         /// Size of every rank's symmetric heap.
         bytes (shared): ByteSize = ByteSize(256 * MIB);
         /// How the heap's memory is obtained. `static`: one allocation; peers' heaps are mapped where the runtime puts them.
-        /// `flat`: physical memory, mapped into one range of addresses in the order of the ranks, each heap a stride behind the
-        /// one before; takes virtual memory management (host, nvidia, amd from ROCm 7.2) and `p2p` in transport.order.
+        /// `flat`: physical memory, mapped into one range of addresses in the order of the ranks, at a fixed
+        /// stride; requires virtual memory management (host, nvidia, amd from ROCm 7.2) and `p2p` in transport.order.
         mode (shared): HeapMode = HeapMode::Static;
     }
 
     /// `[bootstrap]`.
     [bootstrap] BootstrapConfig {
         /// host:port of the store that rank 0 runs; several, separated by commas, are tried in turn.
-        address: Option<String> => "what the launcher says";
+        address: Option<String> => "from the launcher";
         /// Added to the launcher's port, which its own store may occupy.
         port_offset: u16 = 1;
-        /// The secret that ranks show each other, at least 16 bytes; nothing that could be guessed.
-        secret (secret): Option<String> => "what the launcher says";
+        /// The secret by which ranks authenticate each other, at least 16 random bytes.
+        secret (secret): Option<String> => "from the launcher";
         /// The file that holds the secret; only its owner may be able to read it (mode 0600).
-        secret_file: Option<PathBuf> => "what the launcher says";
-        /// Whether ranks meet without a secret where other machines reach them: whoever reaches the port can then join.
+        secret_file: Option<PathBuf> => "from the launcher";
+        /// Whether ranks may use the rendezvous without a secret beyond the loopback interface; any process that reaches the port can then join.
         insecure: bool = false;
         /// The network interface that rank 0 listens on.
-        interface: Option<String> => "the one that the address is of";
-        /// How often a rank shows that it lives; rank 0's value counts for all.
+        interface: Option<String> => "the interface of the address";
+        /// Interval between a rank's heartbeats; rank 0's value applies to all.
         heartbeat: Period = seconds(1), within Period(Heartbeat::LEAST_INTERVAL)..;
-        /// Silence after which a rank counts as dead; rank 0's value counts for all.
+        /// Time without a heartbeat after which a rank counts as dead; rank 0's value applies to all.
         silence: Period = seconds(10);
     }
 
@@ -126,42 +127,42 @@ settings! {
 
     /// `[transport.sdma]`.
     [transport.sdma] SdmaConfig {
-        /// Queues of copy engines to each peer, 1 to 64; the waves of a kernel are spread over them.
-        queues (shared): u32 = 2;
-        /// Size of a queue's ring, a power of two from 256 bytes to 64 MiB.
-        ring_bytes (shared): ByteSize = ByteSize(64 << 10);
-        /// The most that one copy packet moves, a multiple of 32 bytes; longer copies are several.
-        most_copy_bytes (shared): Option<ByteSize> => "what the engine takes", within ..=ByteSize(u64::from(u32::MAX) / 32 * 32);
+        /// Queues of copy engines to each peer; the waves of a kernel are spread over them.
+        queues (shared): u32 = 2, limits limits::QUEUES;
+        /// Size of a queue's ring.
+        ring_bytes (shared): ByteSize = ByteSize(64 << 10), limits limits::RING_BYTES;
+        /// The most bytes of one copy packet; longer copies take several.
+        most_copy_bytes (shared): Option<ByteSize> => "what the engine takes", limits limits::COPY_BYTES;
     }
 
     /// `[transport.rdma]`.
     [transport.rdma] RdmaConfig {
-        /// What serves as a rank's NIC. `verbs`: the machine's NICs by libibverbs; a thread of the host posts what kernels ask for.
-        /// `mlx5`: its ConnectX by libmlx5; kernels write the queues themselves; verified over a ConnectX in software below the real
-        /// libmlx5, never on hardware. `auto`: `mlx5`, or `verbs`, with the reason, where that cannot be opened or makes no queue pair.
-        /// `libfabric`: a network of libfabric's, 1.17 or later; a thread of the host posts, to memory of the host alone; verified over
-        /// its providers tcp and shm, never on hardware. `software`: NICs in software that talk over sockets, for trials without hardware.
+        /// The NIC driver. `verbs`: NICs by libibverbs; a host thread posts the requests of kernels. `mlx5`: a ConnectX by libmlx5; kernels
+        /// write its queues; verified with the real libmlx5 over a software ConnectX, never on hardware. `auto`: `mlx5`, or `verbs` with
+        /// the reason if `mlx5` cannot be opened or creates no queue pair. `libfabric`: version 1.17 or later; a host thread posts, and
+        /// only host memory is reachable; verified over its providers tcp and shm, never on hardware. `software`: software NICs over
+        /// sockets, for trials without hardware.
         driver (shared): NicDriverName = NicDriverName::Verbs;
-        /// Queue pairs to each peer, 1 to 64; the waves of a kernel are spread over them.
-        queues (shared): u32 = 2;
-        /// Entries of a send queue, a power of two from 16 to 32768; a request takes one or two.
-        entries (shared): u32 = 256;
-        /// How long a peer's NIC has to answer before its queue pair fails.
-        patience (shared): Period = seconds(10);
-        /// Which NICs may be used: `NAME`, `NAME:PORT`, `=NAME`, and `^` before what is left out; empty means every NIC that is hardware.
+        /// Queue pairs to each peer; the waves of a kernel are spread over them.
+        queues (shared): u32 = 2, limits limits::QUEUES;
+        /// Entries of a send queue; a request takes one or two.
+        entries (shared): u32 = 256, limits limits::SEND_ENTRIES;
+        /// Time that a peer's NIC has to answer before its queue pair fails.
+        patience (shared): Period = seconds(10), within Period(*limits::PATIENCE.start())..=Period(*limits::PATIENCE.end());
+        /// Which NICs may be used: `NAME`, `NAME:PORT`, `=NAME`, with `^` before an entry to exclude; empty means every hardware NIC.
         nics: Vec<String> = Vec::new();
-        /// Which address of the port (GID).
+        /// Index of the port's address (GID).
         gid_index: Option<u32> => "the best by its kind";
         /// Traffic class of packets, 0 to 255; on Ethernet four times the DSCP.
         traffic_class (shared): u8 = 0;
-        /// Service level, 0 to 15; on Ethernet the priority, 0 to 7.
-        service_level (shared): u8 = 0;
-        /// Which provider of libfabric's serves with the driver `libfabric`, by its name there: `tcp`, `shm` (with
+        /// Service level; on Ethernet the priority, at most 7.
+        service_level (shared): u8 = 0, limits limits::SERVICE_LEVEL;
+        /// Provider for the driver `libfabric`, by its libfabric name: `tcp`, `shm` (with
         /// `FI_SHM_DISABLE_CMA=1` in the environment), `efa`, `verbs;ofi_rxm`. `transport.rdma.nics` names interfaces.
-        fabric_provider (shared): Option<String> => "the first that libfabric lists and that serves";
-        /// Where NICs in software listen: an IP address by which the other machines reach this one. Heaps then travel unencrypted.
+        fabric_provider (shared): Option<String> => "the first usable one that libfabric lists";
+        /// IP address on which software NICs listen, reachable from the other machines. Heap data then travels unencrypted.
         software_address: Option<std::net::IpAddr> => "sockets of this machine";
-        /// Whether NICs in software have atomic operations; false tries a program as on NICs without.
+        /// Whether software NICs have atomic operations; false emulates NICs without them.
         software_atomics (shared): bool = true;
     }
 
@@ -169,18 +170,18 @@ settings! {
     [kernels] KernelsConfig {
         /// Whether a kernel that is not in the cache may be compiled.
         compile: CompileMode = CompileMode::Auto;
-        /// Directory of compiled kernels; a local one.
+        /// Directory of compiled kernels, on a local file system.
         cache: Option<PathBuf> => "$XDG_CACHE_HOME/anabranch or ~/.cache/anabranch";
         /// Read-only directories searched before the cache.
         prebuilt: Vec<PathBuf> = Vec::new();
-        /// `auto`; a GPU tool chain's name (hipcc, clang, hiprtc, nvrtc, nvcc), which the host runtime does without; or the path of a
-        /// compiler, with a `/` (host: g++, gcc, c++, cc or clang), which must serve the runtime; other targets are compiled as with
+        /// `auto`; a GPU tool chain's name (hipcc, clang, hiprtc, nvrtc, nvcc), which the host runtime ignores; or the path of a
+        /// compiler, with a `/` (host: g++, gcc, c++, cc or clang), which must support the runtime; other targets are compiled as with
         /// `auto`.
         compiler: String = "auto".to_owned();
-        /// How long one compilation may take; compilers that are libraries (hiprtc, NVRTC) cannot be stopped. Others that need the same
-        /// kernel wait for it a minute longer, and report every 15 s for which process.
+        /// Time limit of one compilation; compilers that are libraries (hiprtc, NVRTC) cannot be stopped. Processes that need the same
+        /// kernel wait one minute longer, and report every 15 s which process compiles it.
         patience: Period = Period(JitConfig::PATIENCE), within MILLISECOND..=DAY;
-        /// The target to compile for; contradicting the device is an error.
+        /// The target to compile for; an error if it is not the device's.
         arch: Option<String> => "what the device reports";
         /// A checkout whose kernel sources replace the embedded ones.
         source_dir: Option<PathBuf> => "the embedded sources";
@@ -188,24 +189,23 @@ settings! {
         extra_options (shared): Vec<String> = Vec::new();
         /// Whether kernels carry debug information; part of the cache key.
         debug_info (shared): bool = false;
-        /// Compilers run at once.
+        /// Number of compilers that run at the same time.
         jobs: Option<u32> => "one per core", within 1..;
-        /// How many failed compilations are kept for reading.
+        /// Number of failed compilations whose sources and logs are kept.
         keep_failed: u32 = 8;
     }
 
     /// `[deadline]`.
     [deadline] DeadlineConfig {
-        /// How long joining a world may take as a whole, waiting for all ranks included, and how long a later
-        /// collective call of the host waits for the slowest rank.
+        /// Time limit of joining a world, including the wait for all ranks, and of each later collective host call.
         rendezvous (shared): Period = seconds(60);
-        /// How long a kernel waits for its peers, counted from its start.
+        /// Time limit of a kernel's waits for its peers, counted from its start.
         operation (shared): Period = seconds(10);
     }
 
     /// `[ccl]`.
     [ccl] CclSettings {
-        /// How every collective is done, an error where it cannot be; `auto` chooses for each call.
+        /// Algorithm of all collectives, an error where it is impossible; `auto` chooses for each call.
         algorithm (shared): Option<Algorithm>;
         /// Most blocks of a collective's kernel, 1 to 1024.
         max_blocks (shared): Option<u32> => "chosen from the device", within 1..;
@@ -217,9 +217,9 @@ settings! {
         /// Streams for the copies to each member in collectives by copy engine, up to 16; 0 for one stream for all other members, whose
         /// copies then follow each other.
         copy_streams (shared): Option<u32> => "0 on NVIDIA GPUs, else 1";
-        /// How members meet before and behind copies by engine: `kernel`, or `stream`, which takes no compute unit (not in captures);
+        /// Which barriers surround copies by engine: `kernel`, or `stream`, which uses no compute unit (not in captures);
         /// `auto`: by stream on NVIDIA GPUs.
-        meetings (shared): Meetings = Meetings::Auto;
+        meetings (shared): BarrierMode = BarrierMode::Auto;
         /// What is checked at every collective: `fingerprint` compares the members' calls on the devices before data moves, and
         /// costs about a barrier.
         check (shared): Check = Check::Off;
@@ -234,17 +234,17 @@ settings! {
     [links] LinkTable {
         /// GB/s (10^9 bytes a second) of a rank to all others of its node, in each direction. These speeds decide between routes that
         /// no table was measured for; `anabranch tune links` measures them.
-        inside_gb_per_s (shared): Option<f64> => "the device's: measured on H200, assumed for other devices";
+        inside_gb_per_s (shared): Option<f64> => "built in for the device: measured on H200, assumed for others";
         /// Microseconds from a flag's store to where it is seen inside a node.
-        inside_hop_us (shared): Option<f64> => "the device's: measured on H200, assumed for other devices";
+        inside_hop_us (shared): Option<f64> => "built in for the device: measured on H200, assumed for others";
         /// GB/s of a rank's NIC, in each direction.
-        nic_gb_per_s (shared): Option<f64> => "assumed: 50, a port of 400 Gbit/s";
+        nic_gb_per_s (shared): Option<f64> => "built in: assumed, the same for every NIC";
         /// Microseconds from a request in a NIC's queue to where its bytes are seen at the peer.
-        nic_hop_us (shared): Option<f64> => "assumed: 2";
+        nic_hop_us (shared): Option<f64> => "built in: assumed, the same for every NIC";
         /// Microseconds between two requests of one NIC.
-        nic_message_us (shared): Option<f64> => "assumed: 0.1";
+        nic_message_us (shared): Option<f64> => "built in: assumed, the same for every NIC";
         /// Microseconds of a kernel's launch.
-        launch_us (shared): Option<f64> => "the device's: measured on H200, assumed for other devices";
+        launch_us (shared): Option<f64> => "built in for the device: measured on H200, assumed for others";
     }
 
     /// `[ep]`.

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
+use anabranch_transport::limits::Limits;
+
 use super::Config;
+use super::units::ByteSize;
 use super::value::{Leaf, SettingKind};
 
 /// One setting.
@@ -19,6 +22,8 @@ pub struct Setting {
     pub shared: bool,
     /// Whether its value is a secret, of which only is shown whether it is set.
     pub secret: bool,
+    /// The numbers that it may have, where its transport states them.
+    pub limits: Option<Limits>,
     /// What it does.
     pub help: &'static str,
     pub(super) access: Access,
@@ -54,12 +59,19 @@ impl Setting {
 
     /// Whether its value is within the range that it is declared with.
     pub(crate) fn check(&self, config: &Config) -> Result<(), String> {
-        (self.access.check)(config)
+        (self.access.check)(config)?;
+        let (Some(limits), Some(value)) = (self.limits, self.value(config)) else { return Ok(()) };
+        let number = match &value {
+            toml::Value::Integer(number) => u64::try_from(*number).ok(),
+            size => size.as_str().and_then(|text| text.parse::<ByteSize>().ok()).map(ByteSize::bytes),
+        };
+        let is_allowed = number.is_some_and(|number| limits.allows(number));
+        is_allowed.then_some(()).ok_or_else(|| format!("is {value}; allowed is {limits}"))
     }
 
     pub(super) const fn new<T: Leaf>(name: &'static str, help: &'static str, access: Access) -> Self {
         let help = help.trim_ascii_start();
-        Self { name, kind: T::KIND, unset: "", shared: false, secret: false, help, access }
+        Self { name, kind: T::KIND, unset: "", shared: false, secret: false, limits: None, help, access }
     }
 }
 
@@ -74,7 +86,7 @@ macro_rules! settings {
             $(
                 $(#[doc = $help:literal])+
                 $field:ident $(($($flag:ident),+))?: $Type:ty
-                $(= $default:expr)? $(=> $unset:literal)? $(, within $range:expr)?;
+                $(= $default:expr)? $(=> $unset:literal)? $(, within $range:expr)? $(, limits $limits:expr)?;
             )+
             $(table $inner:ident: $Inner:ty;)*
         }
@@ -113,6 +125,7 @@ macro_rules! settings {
                 Setting {
                     $($($flag: true,)+)?
                     $(unset: $unset,)?
+                    $(limits: Some($limits),)?
                     ..Setting::new::<$Type>(
                         key!($path $field),
                         concat!($($help),+),
@@ -181,10 +194,11 @@ pub fn settings_markdown() -> String {
             setting.unset.to_owned()
         };
         let shared = if setting.shared { "yes" } else { "" };
+        let limits = setting.limits.map_or_else(String::new, |limits| format!(", {limits}"));
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "| `{}` | {} | {default} | {shared} | {} |",
+            "| `{}` | {}{limits} | {default} | {shared} | {} |",
             setting.name, setting.kind, setting.help
         );
     }

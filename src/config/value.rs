@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::ops::{Bound, RangeBounds};
 use std::path::PathBuf;
 
-use anabranch_ccl::{Across, Algorithm, Check, Meetings};
+use anabranch_ccl::{Across, Algorithm, BarrierMode, Check};
 use anabranch_ep::Mode;
 use anabranch_hip::RuntimeKind;
 use anabranch_hip_jit::CompileMode;
@@ -217,7 +217,7 @@ by_word!(
     CompileMode.word,
     Schedule.word,
     NicDriverName.word,
-    Meetings.name,
+    BarrierMode.name,
     Check.name,
     Across.name,
     Mode.name,

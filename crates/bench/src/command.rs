@@ -16,28 +16,28 @@ use crate::shmem::{self, ShmemArgs};
 /// `anabranch bench`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum BenchCommand {
-    /// Expert-parallel dispatch and combine, of a recorded trace unless told otherwise.
+    /// Expert-parallel dispatch and combine, by default of a recorded trace.
     Ep(EpArgs),
-    /// Collectives: all_reduce, all_gather, reduce_scatter, all_to_all and others, beside NCCL with --compare.
+    /// Collectives: all_reduce, all_gather, reduce_scatter, all_to_all and others; with --compare also NCCL.
     ///
     /// Sizes are bytes as nccl-tests counts them; `GB/s` is its bus bandwidth; `ratio` is the fastest peer's median time by
     /// this library's. `link` is the share of the speed of stores between all ranks, measured in the same run.
     Ccl(CclArgs),
-    /// A matrix product beside a collective: how much each slows the other, by copy engine, by kernels, and NCCL's with --compare.
+    /// A matrix product concurrent with a collective: how much each slows the other, by copy engine, by kernels, and NCCL with --compare.
     ///
-    /// `us` and `GB/s` are the collective's alone; `us_beside` is its time while products run, `product_us` and `product_us_beside` are
-    /// the product's; both slow-downs are ratios of medians, of the slowest rank. `covered` is the least share of a measured time in
-    /// which the other was running.
+    /// `us` and `GB/s` are of the collective alone; `us_beside` is its time while products run; `product_us` and `product_us_beside` are
+    /// the same for the product. Both slow-downs are ratios of medians, of the slowest rank. `covered` is the least share of a measured
+    /// time in which the other was running.
     Overlap(OverlapArgs),
     /// The symmetric heap in kernels: every operation at every scope with every byte compared, then the time of single ones by each route.
     ///
-    /// `us` of the first part is the launch that did all of a row's operations, and of the second one operation of many in a launch of one
-    /// block. What some route does not support is left out, with a warning.
+    /// In the first part `us` is the launch with all operations of the row; in the second it is one of many operations in a launch of one
+    /// block. Operations that some route does not support are left out, with a warning.
     Shmem(ShmemArgs),
     /// Links: copies and stores between devices, and the latency of a flag.
     ///
-    /// `link` is a mechanism's share of the fastest one's speed at the same pattern and size. Bytes are compared with what
-    /// was sent; those of the latency rows in a launch of its own before the timed ones. A bare flag has none.
+    /// `link` is a mechanism's speed relative to the fastest one at the same pattern and size. Received bytes are compared with the sent
+    /// bytes; for latency rows a separate launch before the timed ones does so. A flag alone has no bytes to compare.
     P2p(P2pArgs),
 }
 
@@ -53,7 +53,7 @@ impl BenchCommand {
         }
     }
 
-    /// What its ranks will launch, so that it is compiled before they start.
+    /// The kernels that the ranks launch, which are compiled before the ranks start.
     pub fn kernels(&self) -> Vec<KernelSpec> {
         match self {
             Self::Ccl(arguments) => ccl::needed_kernels(arguments),
@@ -67,7 +67,7 @@ impl BenchCommand {
     /// Checks input and sizes before any rank is started.
     ///
     /// # Errors
-    /// Input that cannot be used, and sizes that do not fit.
+    /// Invalid input, and sizes that do not fit.
     pub fn check(&self, config: &Config, ranks: u32) -> anyhow::Result<()> {
         match self {
             Self::Ccl(arguments) => ccl::check(arguments, config, ranks),
@@ -84,10 +84,10 @@ impl BenchCommand {
         }
     }
 
-    /// Prints what each rank would allocate, where the command asks for that alone (`ep --plan`); whether it does.
+    /// Prints the memory of each rank if the command is `ep --plan`; `false` for other commands.
     ///
     /// # Errors
-    /// Input that cannot be used; standard output is gone.
+    /// Invalid input; standard output is closed.
     pub fn print_plan(&self) -> anyhow::Result<bool> {
         match self {
             Self::Ep(arguments) if arguments.plan => ep::memory::print(arguments).map(|()| true),
@@ -98,7 +98,7 @@ impl BenchCommand {
     /// Measures on one rank. Collective over the world.
     ///
     /// # Errors
-    /// What a call or the world fails with; a result that differs from the oracle's.
+    /// Errors of a call or the world; a result that differs from the oracle's.
     pub fn measure(&self, context: &RankContext<'_>) -> anyhow::Result<()> {
         match self {
             Self::Ccl(arguments) => ccl::measure(context, arguments),
@@ -119,7 +119,7 @@ pub fn kernels() -> Vec<KernelSpec> {
     all
 }
 
-/// Those of the library's kernels that benchmarks alone load, as worlds do in which ranks have NICs of this format.
+/// The library's kernels that only benchmarks load, compiled for NICs of this provider.
 pub fn nic_kernels(provider: Provider, atomics: Atomics) -> Vec<KernelSpec> {
     shmem::nic_kernels(provider, atomics)
 }

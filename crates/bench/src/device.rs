@@ -133,7 +133,7 @@ impl Links {
         Ok(self.memory.free()?)
     }
 
-    /// A number for the words of one run: what an earlier run left behind does not pass for its own.
+    /// A number for the words of one run, so that words of an earlier run do not match.
     pub(crate) fn next_seed(&mut self) -> u32 {
         self.seed += 1;
         self.seed
@@ -325,7 +325,7 @@ impl Stamps {
         Ok(Self { kernel: unit.get(STAMP)?, words, capacity })
     }
 
-    /// Takes the time behind the work that is on the stream so far.
+    /// Takes the time after the work on the stream so far.
     pub(crate) fn take(&self, stream: &Stream) -> Result<(), Error> {
         let arguments = StampArgs {
             stamps: DevicePointer::new(self.words.address().offset(8)),
@@ -339,7 +339,7 @@ impl Stamps {
         Ok(unsafe { self.kernel.launch(shape, stream, &arguments) }?)
     }
 
-    /// All stamps since the last call, in nanoseconds, and starts anew. The stream must have been waited for.
+    /// All stamps since the last call, in nanoseconds; clears them. Wait for the stream first.
     pub(crate) fn read(&mut self) -> Result<Vec<u64>, Error> {
         let mut word = [0; 8];
         self.words.copy_to_host(0, &mut word)?;
@@ -363,7 +363,7 @@ pub(crate) fn upload(world: &World, bytes: &[u8]) -> Result<DeviceBuffer, Error>
 
 /// A whole buffer as an argument of dispatch and combine.
 ///
-/// The benchmarks keep their buffers until they have waited for the stream, which is the promise behind it.
+/// The benchmarks keep their buffers until they have waited for the stream, as `DeviceSlice` requires.
 pub(crate) fn slice(buffer: &DeviceBuffer) -> anabranch::ep::DeviceSlice {
     // SAFETY: see above.
     unsafe { anabranch::ep::DeviceSlice::of(buffer) }

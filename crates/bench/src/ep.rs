@@ -1,4 +1,4 @@
-//! `anabranch bench ep`: dispatch, a stand-in for the experts, combine. Every result is compared bit by bit with the
+//! `anabranch bench ep`: dispatch, the reference expert, combine. Every result is compared bit by bit with the
 //! oracle before and after the timing.
 
 pub(crate) mod arguments;
@@ -43,13 +43,13 @@ use super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};
 use crate::ranks::RankContext;
 use crate::workload::{Routing, Synthetic, Trace, Workload};
 
-/// The trace that comes with the repository.
+/// The trace in the repository.
 const TRACE: &str = "data/moe-trace-minilm-e64k8.safetensors";
 
 /// Measures on one rank.
 ///
 /// # Errors
-/// Input that cannot be used, what the plan refuses, what made the world fail, a result that differs from the oracle.
+/// Invalid input, an error of the plan or the world, a result that differs from the oracle.
 pub(crate) fn measure(context: &RankContext<'_>, arguments: &EpArgs) -> anyhow::Result<()> {
     context.progress.say("link speed");
     let link = link::speed(context.world)?;
@@ -70,11 +70,10 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &EpArgs) -> anyhow::
     if verified { Ok(()) } else { bail!("results differ from the oracle; see `verified`") }
 }
 
-/// What the starting process can tell before there are ranks: whether the input can be read, and whether its slots fit
-/// the heap.
+/// The checks of the starting process, before it starts ranks: readable input, and slots that fit the heap.
 ///
 /// # Errors
-/// The first input that cannot be used.
+/// The first invalid input.
 pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::Result<()> {
     peer::check(arguments, config.device.runtime)?;
     replay::check(arguments, ranks)?;
@@ -93,8 +92,18 @@ pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::
     Ok(())
 }
 
-/// The plan of an input, which checks its sizes; nothing of their size is allocated.
+/// The plan of an input, for the starting process: it checks the sizes and allocates nothing.
 fn plan_of(config: &Config, arguments: &EpArgs, workload: &Workload, ranks: u32) -> anyhow::Result<Plan> {
+    Ok(Plan::new(plan_config(config, arguments, workload, ranks)?, ranks).map_err(Error::from)?)
+}
+
+/// The plan's configuration for an input, with the settings of the `[ep]` table.
+fn plan_config(
+    config: &Config,
+    arguments: &EpArgs,
+    workload: &Workload,
+    ranks: u32,
+) -> anyhow::Result<EpConfig> {
     let size = |what: &str, value: usize| {
         u32::try_from(value).with_context(|| format!("{what} is {value}; allowed are 32 bits"))
     };
@@ -116,7 +125,7 @@ fn plan_of(config: &Config, arguments: &EpArgs, workload: &Workload, ranks: u32)
     let table = arguments.placement.as_deref().map(PlacementTable::read).transpose().map_err(Error::from)?;
     let plan = table.into_iter().fold(plan, EpConfig::placement);
     let plan = arguments.bench.ranks.several_nodes(ranks).into_iter().fold(plan, EpConfig::nodes);
-    Ok(Plan::new(anabranch::with_ep_settings(config, plan)?, ranks).map_err(Error::from)?)
+    Ok(anabranch::with_ep_settings(config, plan)?)
 }
 
 /// The inputs to measure, one after the other: the trace, or synthetic ones of each size.
@@ -148,7 +157,7 @@ fn workloads(arguments: &EpArgs, ranks: u32) -> Vec<anyhow::Result<Workload>> {
         .collect()
 }
 
-/// The repository's trace, from its root or, for a program run elsewhere on the machine that built it, from there.
+/// The trace in the current folder's repository, else in the repository in which this program was built.
 fn default_trace() -> anyhow::Result<PathBuf> {
     let built = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../")).join(TRACE);
     let here = PathBuf::from(TRACE);
@@ -177,10 +186,10 @@ struct Tensors {
     rows: DeviceBuffer,
     ids: DeviceBuffer,
     weights: DeviceBuffer,
-    /// Of rows that were cast before.
+    /// For rows that were cast on the host.
     scales: Option<DeviceBuffer>,
     output: DeviceBuffer,
-    /// The experts' output, where it does not lie in the combine window.
+    /// The experts' output, where it is not in the combine window.
     experts: Option<DeviceBuffer>,
     count: usize,
 }
@@ -192,7 +201,7 @@ impl<'a> EpBench<'a> {
         workload: &'a Workload,
         casting: Casting,
     ) -> anyhow::Result<Self> {
-        let config = plan_of(context.config, arguments, workload, context.world.size())?.config().clone();
+        let config = plan_config(context.config, arguments, workload, context.world.size())?;
         Self::with_config(context, arguments, workload, casting, casting.plan(config))
     }
 
@@ -204,7 +213,7 @@ impl<'a> EpBench<'a> {
         config: EpConfig,
     ) -> anyhow::Result<Self> {
         let world = context.world;
-        // The plan and its memory come first: sizes that do not fit are refused before inputs of that size are made.
+        // The plan first: sizes that do not fit are refused before inputs of that size are created.
         let ep = ExpertParallel::new(world, world.group(), config).map_err(Error::from)?;
         let given = (0..world.size()).map(|rank| workload.rank(rank)).collect::<Result<Vec<_>, _>>()?;
         let expert = ReferenceExpert::new(world, ep.plan(), ep.rank()).map_err(Error::from)?;
@@ -275,7 +284,7 @@ impl<'a> EpBench<'a> {
         Ok(self.ep.combine(&self.stream, experts, dispatched, output)?)
     }
 
-    /// Received rows to experts, where they lie by expert.
+    /// Expands received rows, in the expert-major layout.
     fn expand(&mut self, dispatched: &Dispatched) -> Result<(), Error> {
         self.expert_major.as_mut().map_or(Ok(()), |bench| bench.expand(&self.stream, dispatched))
     }
@@ -287,13 +296,13 @@ impl<'a> EpBench<'a> {
         device::run_expert(&self.expert, &self.stream, dispatched, self.tensors.experts.as_ref())
     }
 
-    /// Experts' output, where it lies by expert, to the combine window or to the buffer that is pushed.
+    /// Contracts the experts' output of the expert-major layout to the combine window or to the buffer that is pushed.
     fn contract(&self, dispatched: &Dispatched) -> Result<(), Error> {
         let buffer = self.tensors.experts.as_ref();
         self.expert_major.as_ref().map_or(Ok(()), |bench| bench.contract(&self.stream, dispatched, buffer))
     }
 
-    /// One operation with every result judged; says what differs on standard error and returns whether nothing did.
+    /// One operation with every result compared with the oracle; logs differences and returns whether there were none.
     fn judge(&mut self, oracle: &Oracle<'_>) -> anyhow::Result<bool> {
         let me = self.ep.rank();
         let world = self.world();
@@ -317,7 +326,7 @@ impl<'a> EpBench<'a> {
             tracing::error!("dispatch: {mismatch}");
         }
         if !drops {
-            tracing::error!("dispatch: {} copies were dropped, and others are due", dropped.len());
+            tracing::error!("dispatch: the {} dropped copies are not those of the oracle", dropped.len());
         }
         Ok(rows.is_ok() && drops && expanded && sums)
     }
@@ -355,7 +364,7 @@ impl<'a> EpBench<'a> {
         self.tensors.output.fill(0xff).map_err(Error::from)?;
         let empty = self.empty_interval()?;
         let times = self.time(&world.team(world.group()).map_err(Error::from)?, iters)?;
-        // What the last repetition left, then one more operation from scratch.
+        // The output of the last repetition, then one more operation.
         right &= self.compare_output(&oracle)?;
         right &= self.judge(&oracle)?;
         right &= self.judge_replay(&inputs)?;
@@ -375,7 +384,7 @@ impl<'a> EpBench<'a> {
         let shape = |geometry: &Geometry| (geometry.blocks, geometry.block_threads);
         let third = if self.replay.is_some() { shape(&sending) } else { local };
         let geometry = [shape(&sending), shape(&summing), third, local];
-        // As they cross a link: with a codec, its bytes.
+        // Bytes per row on a link: with a codec, the encoded bytes.
         let row_bytes = [self.ep.plan().row_bytes(), self.ep.plan().combine_wire_bytes()];
         let crossing_bytes = row_bytes.map(|row| crossing * u64::from(row) / u64::from(world.size()));
         let peers = self.peers(crossing_bytes, iters)?;
@@ -441,7 +450,7 @@ impl<'a> EpBench<'a> {
 }
 
 impl EpBench<'_> {
-    /// A replay of the saved routing, judged, where there is one.
+    /// Whether a replay of the saved routing, if there is one, equals the oracle.
     fn judge_replay(&mut self, inputs: &[RankInput<'_>]) -> anyhow::Result<bool> {
         let Some(replay) = self.replay.take() else { return Ok(true) };
         let right = replay.judge(self, inputs);
@@ -449,7 +458,7 @@ impl EpBench<'_> {
         right
     }
 
-    /// Times of the peers that were asked for, beside dispatch and beside combine: an all_to_all of these bytes a rank over the
+    /// Times of the requested peers, for dispatch and for combine: an all_to_all of these bytes per rank over the
     /// links. Collective over the world.
     fn peers(&self, crossing_bytes: [u64; 2], iters: u32) -> anyhow::Result<[Vec<(&'static str, f64)>; 2]> {
         let links = u64::from(self.world().size()).saturating_sub(1).max(1);
@@ -465,13 +474,13 @@ impl EpBench<'_> {
     }
 }
 
-/// Where experts are, in a few words.
+/// The placement of experts, for reports.
 fn placement_of(config: &EpConfig) -> String {
     let table = |table: &PlacementTable| format!("{} places", table.copies());
     config.placement.as_ref().map_or_else(|| "even".to_owned(), table)
 }
 
-/// The inputs of all ranks as the oracle takes them.
+/// The inputs of all ranks for the oracle.
 fn oracle_inputs(inputs: &[Sent]) -> Vec<RankInput<'_>> {
     inputs
         .iter()

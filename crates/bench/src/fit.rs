@@ -1,6 +1,6 @@
 //! From times to runs of sizes that are done alike.
 
-/// A candidate is kept over a faster one that is less than this much faster: of times that are close, noise would choose.
+/// A candidate is kept unless another is faster by more than this: between close times, noise would choose.
 const KEEP: f64 = 1.03;
 
 /// Sizes that follow each other, for which one candidate is chosen.
@@ -25,7 +25,7 @@ pub(crate) fn runs(times: &[Vec<Option<f64>>]) -> Vec<Run> {
     let mut runs = Vec::new();
     let mut at = 0;
     while at < times.len() {
-        // Of those that are good here, one that stays good for longest; of these the one that is fastest in sum over that time.
+        // Of the candidates within the tolerance here, one that stays so for most sizes; of these the fastest in sum over those sizes.
         let good: Vec<_> = (0..times[at].len()).filter(|candidate| is_good(at, *candidate)).collect();
         let lasts = |candidate: usize| (at..times.len()).take_while(|at| is_good(*at, candidate)).count();
         let share = |candidate: usize, until: usize| -> f64 {

@@ -71,7 +71,7 @@ pub(crate) struct Role {
     pub(crate) receives: bool,
 }
 
-/// Runs a pattern `iters` times on the ranks that act, each repetition behind a barrier. Collective.
+/// Runs a pattern `iters` times on the ranks that act, each repetition after a barrier. Collective.
 pub(crate) fn time(
     world: &World,
     links: &mut Links,
@@ -114,8 +114,8 @@ pub(crate) fn time(
     Ok(Timed { samples: Samples::new(slowest), verified })
 }
 
-/// GB/s per rank and direction with every rank storing to all others at once; `None` for a rank alone, and where a NIC leads to some
-/// rank, which nobody can store to. Collective.
+/// GB/s per rank and direction with every rank storing to all others at once; `None` for a single rank, and where some rank is
+/// reachable only by NIC, not by stores. Collective.
 pub(crate) fn speed(world: &World) -> anyhow::Result<Option<f64>> {
     let peers = world.size() - 1;
     // Every rank has one on another machine, or none has.

@@ -1,5 +1,5 @@
-//! `anabranch bench p2p`: what the links give, by copy engine and by kernels; one pair at a time, and all ranks at once
-//! in both directions; and how long a flag takes, alone and behind data.
+//! `anabranch bench p2p`: the speed of the links, by copy engine and by kernels; one pair at a time, and all ranks at once
+//! in both directions; and the latency of a flag, alone and after data.
 
 use anabranch::jit::KernelSpec;
 use anabranch::{Config, RuntimeKind, World};
@@ -66,7 +66,7 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &P2pArgs) -> anyhow:
         share_of_fastest(&mut report.rows[first..]);
     }
     for bytes in PAYLOADS {
-        context.progress.say(&format!("a flag behind {bytes} bytes"));
+        context.progress.say(&format!("a flag after {bytes} bytes"));
         report.latency(&mut links, bytes, iters, if host { 50 } else { 1000 })?;
     }
     links.free()?;
@@ -83,7 +83,7 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &P2pArgs) -> anyhow:
     }
 }
 
-/// What the starting process can tell before there are ranks.
+/// The checks of the starting process, before it starts ranks.
 ///
 /// # Errors
 /// Sizes that no heap of `heap.bytes` holds.

@@ -1,4 +1,4 @@
-//! A line on the terminal that says what takes so long; nothing in a pipe.
+//! A progress line on the terminal; nothing in a pipe.
 
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Write};

@@ -20,25 +20,24 @@ pub struct RankArgs {
     /// The configuration.
     #[command(flatten)]
     pub runtime: RuntimeArgs,
-    /// How many ranks; 4 on the host runtime and one a device on GPUs unless given.
+    /// Number of ranks [default: 4 on the host runtime, one per device on GPUs].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub ranks: Option<u32>,
-    /// Ranks are threads of this process and not processes of their own.
+    /// Run the ranks as threads of this process instead of processes.
     #[arg(long)]
     pub threads: bool,
-    /// Divide the ranks into N machines, blocks of neighbours, between which they go as between real ones: through a NIC (`rdma` is put
-    /// behind transport.order), which is one in software unless transport.rdma.driver is set. NICs of this machine that are equally near are
-    /// divided among its parts.
+    /// Run the ranks as N nodes of neighbouring ranks, connected by NICs (`rdma` is appended to transport.order): software NICs unless
+    /// transport.rdma.driver is set. NICs of this machine that are equally near are divided among the nodes.
     #[arg(long, value_name = "N")]
     pub nodes: Option<NonZeroU32>,
-    /// Beside the ranks, which must be threads, capture graphs on a stream of another thread all the time, as a framework does; it is an
-    /// error if one of these captures or replays fails.
+    /// Capture and replay graphs on another thread while the ranks, which must be threads, run, as a framework does; it is an
+    /// error if a capture or replay fails.
     #[arg(long, requires = "threads")]
     pub capture_beside: bool,
-    /// One JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     pub json: bool,
-    /// Kernels that the starting process compiled; given to ranks by it.
+    /// Number of kernels that the starting process compiled, passed to the ranks.
     #[arg(long, hide = true, default_value_t = 0)]
     already_compiled: u64,
 }
@@ -86,7 +85,7 @@ impl RankArgs {
     /// Checks these flags against the configuration and each other.
     ///
     /// # Errors
-    /// More machines than ranks; a capturing thread beside ranks under a seed, whose order it does not follow.
+    /// More nodes than ranks; a capturing thread with a seeded schedule, which does not order it.
     pub fn check(&self, config: &Config, ranks: u32) -> anyhow::Result<()> {
         if let Some(nodes) = self.nodes.filter(|nodes| nodes.get() > ranks) {
             bail!(
@@ -157,7 +156,7 @@ impl<'a> RankContext<'a> {
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) ranks: RankArgs,
-    /// Repetitions that are timed.
+    /// Number of timed repetitions.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) iters: Option<u32>,
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The end of a command that has said already what was wrong.
+/// The error of a command that has already reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reported(pub i32);
 

@@ -23,7 +23,7 @@ enum Operation {
         shape: Shape,
         arrived: BTreeMap<GlobalRank, (u64, Vec<u8>)>,
     },
-    /// Kept until every member has been told, so that those who come later fail too instead of waiting.
+    /// Kept until every member has been informed, so that late members fail too instead of waiting.
     Failed {
         failure: Failure,
         told: BTreeSet<GlobalRank>,
@@ -36,7 +36,7 @@ pub(crate) struct Hub {
     size: u32,
     /// The most bytes of one answer.
     limit: u64,
-    // In order, so that what it says depends on what it was told alone.
+    // In order, so that its output depends on its input alone.
     operations: BTreeMap<OperationKey, Operation>,
     values: BTreeMap<String, Arc<Vec<u8>>>,
     waiters: BTreeMap<String, Vec<(GlobalRank, u64)>>,
@@ -101,7 +101,7 @@ impl Hub {
         }
     }
 
-    /// Takes note of a loss: tells everybody else, and fails the calls that need the rank. Only the first
+    /// Records a loss: informs the other ranks, and fails the calls that need the rank. Only the first
     /// loss of a rank counts.
     pub(crate) fn lose(&mut self, loss: &Loss) -> Vec<Delivery> {
         if self.is_lost(loss.rank) {
@@ -112,7 +112,7 @@ impl Hub {
             waiters.retain(|(rank, _)| *rank != loss.rank);
         }
         self.waiters.retain(|_, waiters| !waiters.is_empty());
-        // The notice comes before the failures, so that whoever sees an error finds its cause in the list.
+        // The notice comes before the failures, so that the cause of an error is in the list when the error is seen.
         let mut deliveries: Vec<Delivery> = (0..self.size)
             .map(GlobalRank::new)
             .filter(|rank| !self.is_lost(*rank))

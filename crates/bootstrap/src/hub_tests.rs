@@ -47,7 +47,7 @@ fn a_withdrawal_fails_the_call_for_all_and_names_who_is_missing_and_where() {
 }
 
 #[test]
-fn of_several_calls_in_which_a_rank_waits_the_same_one_is_told_every_time() {
+fn of_several_waiting_calls_the_same_one_is_reported_each_time() {
     let world = Group::world(3).unwrap();
     let mut hub = Hub::new(3, u64::MAX);
     for tag in ["g", "c", "a", "f", "b", "e", "d", "h"] {
@@ -80,7 +80,7 @@ fn a_loss_ends_exactly_the_calls_that_need_the_rank() {
 }
 
 #[test]
-fn different_calls_with_one_tag_are_told_apart_from_late_ranks() {
+fn different_calls_with_one_tag_differ_from_late_ranks() {
     let world = Group::world(2).unwrap();
     let mut hub = Hub::new(2, u64::MAX);
     hub.handle(rank(1), 1, gather(&world, 0, b""));

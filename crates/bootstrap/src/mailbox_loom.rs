@@ -112,7 +112,7 @@ fn loom_an_answer_and_an_end_at_once_are_one_of_the_two() {
 }
 
 #[test]
-fn loom_each_observer_hears_of_each_loss_once() {
+fn loom_each_observer_gets_each_loss_once() {
     observers_hear_of_each_loss(Mailbox::observe, Mailbox::tell_observers);
 }
 
@@ -127,13 +127,13 @@ fn loom_catches_an_answer_that_is_announced_before_it_is_there() {
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn loom_catches_an_end_that_nobody_is_told() {
+fn loom_catches_an_unreported_end() {
     an_end_arrives(|mailbox, closed| mailbox.lock().closed = Some(closed));
 }
 
 #[test]
 #[should_panic(expected = "told of a loss")]
-fn loom_catches_an_observer_that_is_entered_behind_the_lock() {
+fn loom_catches_an_observer_added_after_the_lock() {
     let observe = |mailbox: &Mailbox, observer: &Arc<dyn LossObserver>| {
         let state = mailbox.lock();
         let told: Vec<Loss> = state.losses.iter().take(state.told).cloned().collect();

@@ -16,7 +16,7 @@ pub(crate) struct OperationKey {
     pub(crate) sequence: u64,
 }
 
-/// By members, tag and number, so that whoever goes through calls does so in the same order every time.
+/// By members, tag and number, so that iterations over calls have the same order every time.
 impl Ord for OperationKey {
     fn cmp(&self, other: &Self) -> Ordering {
         let members = self.group.members().cmp(other.group.members());

@@ -38,7 +38,7 @@ pub trait Rendezvous: Send + Sync + Debug {
     /// Returns the root's bytes on every member; the others' are ignored. Completes when all have come.
     ///
     /// # Errors
-    /// Those of [`Rendezvous::all_gather`].
+    /// The errors of [`Rendezvous::all_gather`].
     fn broadcast(
         &self,
         group: &Group,
@@ -51,7 +51,7 @@ pub trait Rendezvous: Send + Sync + Debug {
     /// Returns when all members have come.
     ///
     /// # Errors
-    /// Those of [`Rendezvous::all_gather`].
+    /// The errors of [`Rendezvous::all_gather`].
     fn barrier(&self, group: &Group, tag: &str, deadline: Deadline) -> Result<(), Error>;
 
     /// Stores a value for all ranks under this key, replacing one that is there. Never blocks: it is on its way when this
@@ -71,11 +71,11 @@ pub trait Rendezvous: Send + Sync + Debug {
     /// The ranks that were noticed to have left or died, in the order in which that was noticed.
     fn losses(&self) -> Vec<Loss>;
 
-    /// Tells `observer` about every loss from now on, and at once (on this thread) about those that were
+    /// Reports every loss from now on to `observer`, and at once (on this thread) about those that were
     /// given to others already. Observers are dropped when this rank leaves, or by [`Rendezvous::unobserve`].
     fn observe(&self, observer: Arc<dyn LossObserver>);
 
-    /// No longer tells this observer, and lets go of it. A notice that is under way on another thread may still reach it.
+    /// Removes this observer. A notice that another thread is delivering may still reach it.
     fn unobserve(&self, observer: &Arc<dyn LossObserver>);
 
     /// Says goodbye. The others see [`LossKind::Left`](crate::LossKind::Left); calls that wait in other

@@ -14,7 +14,7 @@ const HEAD: [u8; 4] = *b"aID1";
 const PREFIX: &str = "anabranch-id-";
 
 /// Everything that a rank needs to join a world, apart from its rank and the size: where rank 0 listens, a secret, and a nonce that
-/// tells this start from any other. Made by [`TcpRoot::unique_id`](crate::TcpRoot::unique_id), and passed on by any
+/// distinguishes this start from any other. Made by [`TcpRoot::unique_id`](crate::TcpRoot::unique_id), and passed on by any
 /// channel that others cannot read: a file of mode 0600, MPI's or torch.distributed's broadcast, an environment
 /// variable. As bytes it has always [`UniqueId::BYTES`], as text it is one word.
 ///

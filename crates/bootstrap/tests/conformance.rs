@@ -121,7 +121,7 @@ fn a_missing_rank_is_listed_with_the_phase_on_every_member() {
                 3 => rendezvous.wait("anything", short()).map(drop),
                 _ => rendezvous.all_gather(&world, "rows", b"", short()).map(drop),
             };
-            // So that nobody leaves while others wait.
+            // So that no rank leaves while others wait.
             std::thread::sleep(Duration::from_millis(400));
             rendezvous.leave().unwrap();
             result.unwrap_err()
@@ -182,7 +182,7 @@ fn different_calls_with_one_tag_fail_at_once_on_all() {
 }
 
 #[test]
-fn a_rank_that_goes_is_told_to_all_others_and_ends_what_needs_it() {
+fn a_lost_rank_is_reported_to_all_and_ends_calls_that_need_it() {
     for (form, orderly) in [(FORMS[0], true), (FORMS[0], false), (FORMS[1], true), (FORMS[1], false)] {
         run(form, 4, move |rendezvous| {
             let world = Group::world(4).unwrap();
@@ -225,7 +225,7 @@ fn a_rank_that_goes_is_told_to_all_others_and_ends_what_needs_it() {
 }
 
 #[test]
-fn a_loss_is_told_once_to_early_and_late_observers_and_observers_are_let_go() {
+fn a_loss_is_reported_once_to_early_and_late_observers() {
     for form in FORMS {
         run(form, 2, |rendezvous| {
             let world = Group::world(2).unwrap();

@@ -1,4 +1,4 @@
-//! Strangers, attackers and damage at the rendezvous: refused, logged, and nobody else disturbed. What hostile clients send is made
+//! Strangers, attackers and damage at the rendezvous: refused and logged, without effect on ranks. What hostile clients send is made
 //! here, by a second implementation of the wire format, and not by the crate's own.
 #![expect(
     clippy::disallowed_methods,
@@ -267,7 +267,7 @@ fn garbage_is_refused() {
 }
 
 #[test]
-fn a_slow_writer_has_a_limit_and_keeps_nobody_waiting() {
+fn a_slow_writer_is_limited_and_delays_no_rank() {
     let limit = Duration::from_millis(600);
     let waiting = waiting(|config| TcpConfig { handshake_limit: limit, ..config });
     let (mut slow, _) = waiting.challenged();
@@ -324,7 +324,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream, tape: &Mutex<Vec<u8>>, damage: O
     let _ = to.shutdown(Shutdown::Write);
 }
 
-/// Somebody on the way to the root, for one connection.
+/// A man in the middle, for one connection.
 fn proxy(root: &str, damage: Option<usize>) -> (SocketAddr, Tape) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

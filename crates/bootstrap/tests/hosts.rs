@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Tells a child what to do, as `what rank address interface secret`, with `-` for none.
 const ROLE: &str = "RENDEZVOUS_HOSTS_ROLE";
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/two-hosts.sh");
-/// Nobody else is in the namespaces.
+/// Nothing else is in the namespaces.
 const PORT: u16 = 29_400;
 /// What a child says when it is told that the other one is lost.
 const LOST: &str = "it is lost";
@@ -195,7 +195,7 @@ fn ranks_on_two_hosts_meet_over_either_family_and_listen_on_one_interface() {
 }
 
 impl Hosts {
-    /// Whether somebody listens at this address of host a, as host a itself sees it.
+    /// Whether a socket listens at this address of host a, as host a itself sees it.
     fn rank_probe(&self, address: &str) -> bool {
         let probe = self
             .on("a", std::env::current_exe().unwrap().to_str().unwrap())

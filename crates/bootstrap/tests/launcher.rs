@@ -142,7 +142,7 @@ fn ranks_of_one_machine_without_a_secret_meet_on_loopback() {
 }
 
 #[test]
-fn runs_and_their_starts_are_told_apart() {
+fn runs_and_their_restarts_are_distinguished() {
     let session = |text: &str, changes: &str| {
         let session = launch(text, changes).unwrap().session;
         (session.run, session.generation)

@@ -52,11 +52,11 @@ fn child_rank() {
     let rendezvous = TcpRendezvous::join(config).unwrap();
     let world = Group::world(3).unwrap();
     rendezvous.set(&format!("pid {rank}"), &std::process::id().to_le_bytes()).unwrap();
-    // Ranks 1 and 2 wait for what never comes, until somebody is lost.
+    // Ranks 1 and 2 wait for what never comes, until a rank is lost.
     let error = rendezvous.barrier(&world, "never", Deadline::after(Duration::from_secs(20))).unwrap_err();
     let Error::PeerLost { loss, .. } = error else { panic!("{error}") };
     let report = format!("{} {}", loss.rank.get(), loss.kind);
-    // When the root is what was lost, there is nobody to report to but the parent.
+    // When the root is lost, only the parent can get the report.
     let exit = i32::from(rendezvous.set(&format!("report {rank}"), report.as_bytes()).is_err()) * 7;
     if exit == 0 {
         rendezvous.leave().unwrap();

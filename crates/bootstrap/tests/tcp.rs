@@ -56,7 +56,7 @@ fn a_root_that_is_not_there_is_named_at_the_deadline() {
 
 #[test]
 fn ranks_may_start_before_the_root() {
-    // The port is free again once this is dropped; nobody else takes it in so short a time.
+    // The port is free again once this is dropped; no other process takes it in so short a time.
     let (early, address) = root();
     drop(early);
     let first = {
@@ -69,7 +69,7 @@ fn ranks_may_start_before_the_root() {
 }
 
 #[test]
-fn wrong_newcomers_are_refused_with_the_reason_and_harm_nobody() {
+fn wrong_connections_are_refused_without_harm() {
     let (root, address) = root();
     let config_0 = config(0, 3, &address);
     let rank_0 = thread::spawn(move || TcpRendezvous::join_with_root(config_0, root).unwrap());
@@ -93,7 +93,7 @@ fn wrong_newcomers_are_refused_with_the_reason_and_harm_nobody() {
         thread::spawn(move || TcpRendezvous::join(config(2, 3, &address)).unwrap())
     };
     let joined = [rank_0, rank_1, rank_2].map(|rank| rank.join().unwrap());
-    // Now that the world has formed, these are strangers too, and harm nobody.
+    // Now that the world has formed, these are unknown connections too, without effect.
     assert_eq!(refusal(config(1, 3, &address)), (Refusal::Duplicate, 1));
     assert_eq!(refusal(config(2, 5, &address)), (Refusal::Size { given: 5, expected: 3 }, 2));
     let world = Group::world(3).unwrap();
@@ -185,7 +185,7 @@ fn a_late_process_of_an_earlier_start_is_refused_and_an_early_one_of_a_later_sta
 }
 
 #[test]
-fn without_a_secret_ranks_meet_on_loopback_only_unless_told_to() {
+fn without_a_secret_ranks_join_on_loopback_only_by_default() {
     let open = |rank, address: &str| TcpConfig { secret: Secret::none(), ..config(rank, 2, address) };
     let unprotected = |config, root: Option<TcpRoot>| {
         let error = match root {
@@ -237,7 +237,7 @@ fn a_unique_id_is_all_that_ranks_need() {
 #[test]
 fn several_addresses_are_tried_and_what_is_not_the_root_is_passed_over() {
     let (root, address) = root();
-    // One where nobody listens, one where another job's root does.
+    // One without a listener, one with another job's root.
     let free = TcpRoot::bind("127.0.0.1:0").unwrap().address();
     let (other_root, other_address) = self::root();
     let other = {
@@ -326,7 +326,7 @@ fn messages_over_the_maximum_are_refused_and_large_ones_pass() {
 }
 
 #[test]
-fn when_the_root_dies_every_rank_is_told() {
+fn the_death_of_the_root_is_reported_to_every_rank() {
     run(Form::Tcp, 3, |rendezvous| {
         let world = Group::world(3).unwrap();
         rendezvous.barrier(&world, "start", soon()).unwrap();

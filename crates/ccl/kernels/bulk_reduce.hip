@@ -1,15 +1,16 @@
-// Collectives that sum, for many bytes and one element type: all_reduce, reduce_scatter, reduce. The message is cut into one
-// part a member, which reduces it in group-rank order.
+// Reductions of large messages, for one element type: all_reduce, reduce_scatter, reduce. The message is cut into one part per member,
+// which reduces it in group-rank order.
 //
-// - `pull`: a meeting; each member reads its part from every input, and writes the result to every output that wants it; a
-//   meeting. The first says that inputs are there and outputs free, the second that outputs are there and inputs free. Peers
-//   have to reach inputs and, unless results stay here, outputs.
-// - `push`: each member writes its pieces of the parts to their owners' staging; a meeting; the owner reduces, and hands the
-//   results round. Outputs that peers reach get them directly, a last meeting says that they are there; others through the
-//   staging, a step more each time. Peers need not reach inputs. (meet.h says why the staging's halves are free. An output is
-//   free when its member has come to the first meeting: its kernel has begun.)
-// - `engine`: copy engines have brought the peers' pieces to this rank's staging, all of which is one channel's here (src/lower/engine.rs says
-//   why it is free, and when): a meeting, after which they are there; this rank reduces its part of the round.
+// - `pull`: a barrier; each member reads its part from every input and writes the result to every output that needs it; a barrier. After
+//   the first barrier inputs are complete and outputs are free; after the second outputs are complete and inputs are free. Inputs and,
+//   unless results stay local, outputs are mapped at peers.
+// - `push`: each member writes pieces of the parts to the staging of their owners; a barrier; the owner reduces and sends the results to
+//   all. It writes them directly to mapped outputs, and a last barrier completes them. Other outputs get them through the staging, at the
+//   cost of one more barrier per step. Inputs need not be mapped. (meet.h states why the halves of the staging are free. An output is free
+//   when its member has entered the first barrier, because its kernel has begun.)
+// - `engine_reduce`: copy engines have copied the pieces of the peers to the staging of this rank, which here is used as a whole
+//   (src/lower/engine.rs states why it is free, and when): a barrier, after which the pieces are complete; this rank reduces its part of
+//   the round.
 #include "ccl/pieces.h"
 
 #ifndef CCL_ELEMENT
@@ -19,7 +20,7 @@
 namespace ccl {
 
 typedef CCL_ELEMENT Element;
-// How a call's message is cut.
+// The division of a message into parts.
 struct Parts {
     u64 bytes;   // of a full part
     u64 input;   // bytes between two parts of an input
@@ -36,8 +37,8 @@ static ANABRANCH_DEVICE Parts parts_of(const ReduceArgs& args) {
     return Parts{part, part, part, args.count * Element::BYTES};
 }
 
-// Who gets this rank's results from the reduction itself: this rank alone, the root, or all, from number 0 on. When the call is
-// phased, this rank and the next one; the others get them afterwards.
+// The targets that the reduction itself writes: this rank alone, the root, or all members. In phases only this rank and the next one; later
+// phases copy to the others.
 static ANABRANCH_DEVICE u32 targets_of(const ReduceArgs& args) {
     if (args.is_scatter != 0 || args.root != REDUCE_ALL) return 1;
     return args.is_phased != 0 ? minimum(args.comm.team.size, 2u) : args.comm.team.size;
@@ -49,7 +50,7 @@ static ANABRANCH_DEVICE u32 target_member(const ReduceArgs& args, const Channel&
     return turned(args.comm, channel, i);
 }
 
-// Pieces of a part go round the channels. Smaller in tests, so that every channel has several.
+// Pieces of a part are distributed over the channels. Smaller in tests, so that every channel has several.
 #if !defined(CCL_TILE)
 #define CCL_TILE (1 << 30)
 #endif
@@ -70,13 +71,13 @@ static ANABRANCH_DEVICE void pull(const Grid& grid, const ReduceArgs& args, Chan
     meet(grid, comm, channel);
 }
 
-// This rank's pieces of one step, to the staging of the parts' owners, and the meeting after them.
+// Writes the pieces of one step to the staging of the owners of the parts; a barrier follows.
 static ANABRANCH_DEVICE void scatter_step(const Grid& grid, const ReduceArgs& args, Channel& channel, const Parts& parts, u64 first,
                                           u64 half) {
     const CommView& comm = args.comm;
     u32 me = comm.team.rank, size = comm.team.size;
     for (u32 i = 1; i < size; ++i) {
-        // Channels begin with different peers, so that all links work at once; or all with the same, and wait for each other.
+        // Without phases, channels start with different peers, so that all links work at the same time.
         u32 owner = args.is_phased != 0 ? rotated(comm, i) : turned_peer(comm, channel, i);
         u64 to = staging_of(comm, member_base(grid, comm, owner), channel, half, me);
         u64 bytes = channel.dead ? 0 : cut(first, args.piece_bytes, parts.of(owner));
@@ -93,7 +94,7 @@ static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Chan
     u32 me = comm.team.rank, size = comm.team.size;
     u64 own = comm.heap, input = args.input.own, output = args.output.own;
     u64 piece = args.piece_bytes;
-    // Results go to peers' staging unless the peer's output is reached, or only this rank wants them.
+    // Results pass the staging of peers unless outputs are mapped or results stay local.
     bool relayed = args.is_scatter == 0 && args.output.bases == nullptr;
     for (u64 step = 0; step * piece * grid.grid_blocks < parts.bytes && !channel.dead; ++step) {
         u64 first = (step * grid.grid_blocks + grid.block) * piece;
@@ -142,7 +143,7 @@ static ANABRANCH_DEVICE void reduce_brought(const Grid& grid, const EngineReduce
             [&](u32 member) { return first + (member == me ? call.input.own : staged + member * comm.staging_bytes); }, 1,
             [&](u32) { return call.output.own + first; });
     }
-    if (args.meets_behind != 0) meet(grid, comm, channel);
+    if (args.ends_with_barrier != 0) meet(grid, comm, channel);
 }
 
 }  // namespace ccl

@@ -1,11 +1,11 @@
-// Whether all members make the same call, asked before any of its data moves: a kernel of one block, launched before the call's
-// when the communicator checks fingerprints. It has a separate communicator with one channel and no packets.
+// Compares the calls of all members before data moves: a kernel of one block, launched before the kernel of the call if the communicator
+// checks fingerprints. It has a memory of its own with one channel and no packets.
 //
-// Every member writes its message, the call's fingerprint and a row, into every member's staging, meets, and compares all
-// messages with its own. A row is of splits, two words for each member, which are compared in pairs; or of the first tensors of a
-// list, for the host to say in which of them lists differ: that they do, their digest in the fingerprint says. So all members see the same messages, find the same difference, and fail alike: the fault
-// poisons the world, and the call's kernel ends where it begins. Why a half of the staging is free: meet.h. After a difference
-// no member writes there any more, so that the host can read what all wrote.
+// Every member writes its record, the fingerprint of the call and a row, into the staging of every member, passes a barrier, and compares
+// all fingerprints with its own. A row holds splits, two words per member, which are compared in pairs, or the first tensors of a list,
+// from which the host finds the tensor that differs; the fingerprint contains a digest of the list. All members see the same records, find
+// the same difference and fail in the same way: the fault poisons the world, and the kernel of the call returns at its start. meet.h states
+// why a half of the staging is free. After a difference no member writes records any more, so that the host can read them.
 #include "ccl/meet.h"
 
 namespace ccl {
@@ -30,7 +30,7 @@ static ANABRANCH_DEVICE void send_to_all(const Grid& grid, const FingerprintArgs
     }
 }
 
-// The fault poisons the world. The channel's own word stays: other threads may still look at it after the meeting.
+// The fault poisons the world. `channel.dead` is not set, because other threads may still read it after the barrier.
 static ANABRANCH_DEVICE void differs(const Grid& grid, const Channel& channel, u32 peer, u64 mine, u64 theirs) {
     report_fault(grid, channel.wait, PHASE_FINGERPRINT, peer, mine, theirs, grid.clock_ns() - channel.wait.start_ns);
 }
@@ -45,7 +45,7 @@ static ANABRANCH_DEVICE void compare_calls(const Grid& grid, const FingerprintAr
     }
 }
 
-// What a member sends to another has to be what that one expects. Every member looks at all pairs, so that all learn of it.
+// The elements sent by a member must be the elements that the receiver expects. Every member checks all pairs, so that all members fail.
 static ANABRANCH_DEVICE void compare_splits(const Grid& grid, const FingerprintArgs& args, const Channel& channel, u64 half) {
     const CommView& comm = args.comm;
     u32 size = comm.team.size;

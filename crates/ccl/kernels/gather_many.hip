@@ -1,6 +1,6 @@
-// all_gather of many tensors in one launch. The inputs of a rank are one message: laid out one after the other, each from a
-// multiple of 16 on, so that pieces are as aligned as the tensors are. How the message moves is as in move.hip: in packets,
-// through the staging, or straight to the peers' outputs; the arguments of meet.h and packets.h hold for it unchanged.
+// all_gather of several tensors in one launch. The inputs of a rank are one message: laid out one after the other, each at a multiple of
+// 16, so that pieces are as aligned as the tensors. The message moves as in move.hip: in packets, through the staging, or directly to the
+// outputs of peers. The arguments of meet.h and packets.h hold unchanged.
 #include "ccl/packets.h"
 #include "ccl/buffer.h"
 
@@ -17,7 +17,7 @@ static ANABRANCH_DEVICE Segment segment_of(const Grid& grid, const GatherManyArg
     return Segment{private_load(grid, &entry->input), output, private_load(grid, &entry->bytes),
                    private_load(grid, &entry->start)};
 }
-// The last segment that starts at `byte` or before. There is one: the first starts at 0.
+// The last segment that starts at or before `byte`. There is one: the first starts at 0.
 static ANABRANCH_DEVICE u32 segment_at(const Grid& grid, const GatherManyArgs& args, u64 byte) {
     u32 low = 0, high = args.count - 1;
     while (low < high) {
@@ -30,7 +30,7 @@ static ANABRANCH_DEVICE u32 segment_at(const Grid& grid, const GatherManyArgs& a
     }
     return low;
 }
-// Where `source`'s input goes at `member`, and at this rank.
+// The address of the input of `source` in the output of `member`, and of this rank.
 static ANABRANCH_DEVICE u64 target_of(const Grid& grid, const Segment& segment, u32 member, u32 source) {
     return buffer_at(grid, segment.output, member) + source * segment.bytes;
 }
@@ -38,8 +38,8 @@ static ANABRANCH_DEVICE u64 own_target(const Segment& segment, u32 source) {
     return segment.output.own + source * segment.bytes;
 }
 
-// The parts of segments in bytes [first, end) of the message: `copy(segment, offset, at, bytes)` for each, where `offset` is
-// in the segment and `at` in the message.
+// Calls `copy(segment, offset, at, bytes)` for each part of a segment in bytes [first, end) of the message. `offset` is in the segment and
+// `at` in the message.
 template <class Copy>
 static ANABRANCH_DEVICE void for_each_part(const Grid& grid, const GatherManyArgs& args, u64 first, u64 end, Copy copy) {
     if (first >= end || args.count == 0) return;
@@ -51,7 +51,7 @@ static ANABRANCH_DEVICE void for_each_part(const Grid& grid, const GatherManyArg
     }
 }
 
-// This channel's share of this rank's own inputs. Nothing where input and output are the same place.
+// Copies the share of this channel of the inputs of this rank to its outputs. Skips inputs that are in place.
 static ANABRANCH_DEVICE void copy_own(const Grid& grid, const GatherManyArgs& args) {
     u64 units = args.total / 16;
     u64 first = units * grid.block / grid.grid_blocks * 16, end = units * (grid.block + 1) / grid.grid_blocks * 16;
@@ -66,7 +66,7 @@ static ANABRANCH_DEVICE void gather_packets(const Grid& grid, const GatherManyAr
     const CommView& comm = args.comm;
     u32 me = comm.team.rank;
     bool wide = args.is_wide != 0;
-    // At least one packet between any two members in each channel: some carry nothing.
+    // At least one packet between any two members in each channel; some have no payload.
     u64 units = maximum(args.total / PAYLOAD, u64(grid.grid_blocks));
     u64 begin = units * grid.block / grid.grid_blocks, end = units * (grid.block + 1) / grid.grid_blocks;
     for (u64 first = begin; first < end && !channel.dead; first += comm.packet_units) {
@@ -104,7 +104,7 @@ static ANABRANCH_DEVICE void gather_packets(const Grid& grid, const GatherManyAr
 static ANABRANCH_DEVICE void gather_staged(const Grid& grid, const GatherManyArgs& args, Channel& channel) {
     const CommView& comm = args.comm;
     u32 me = comm.team.rank;
-    // All channels take part in a step, also when it does not fill the staging.
+    // All channels take part in every step, also if it does not fill the staging.
     u64 share = round_up((args.total + grid.grid_blocks - 1) / grid.grid_blocks, 256);
     u64 piece = minimum(comm.staging_bytes, share);
     copy_own(grid, args);
@@ -129,7 +129,7 @@ static ANABRANCH_DEVICE void gather_staged(const Grid& grid, const GatherManyArg
     }
 }
 
-// Tiles of the message go round the channels. Smaller in tests, so that every channel has several.
+// Tiles of the message are distributed over the channels. Smaller in tests, so that every channel has several.
 #if !defined(CCL_TILE)
 #define CCL_TILE 32768
 #endif
@@ -151,7 +151,7 @@ static ANABRANCH_DEVICE void gather_direct(const Grid& grid, const GatherManyArg
     meet(grid, comm, channel);
 }
 
-// Each tensor has its buffers: the channel needs none.
+// The buffers are in the segments, not in the channel.
 static ANABRANCH_DEVICE Channel gather_open(const Grid& grid, const GatherManyArgs& args) {
     BufferView none = {nullptr, 0, 0};
     return channel_open(grid, args.comm, none, none);

@@ -1,23 +1,24 @@
-// Collectives that only move bytes: all_gather, all_to_all, broadcast, gather, scatter, with equal or unequal counts, and the
-// barrier. What goes where is in the arguments; payload is bytes, so one object serves every type.
+// Collectives that only move bytes: all_gather, all_to_all, broadcast, gather, scatter, with equal or different counts, and barrier. The
+// arguments describe sources and targets. Data is bytes, so one object serves every element type.
 //
-// - `packets`: flags inside the data (packets.h), for few bytes. No fence, one hop.
-// - `staged`: bytes go to the peers' staging and from there to the output (meet.h says why its halves are free). For buffers
-//   that peers do not reach.
-// - `direct`: a meeting, then bytes go straight to the peers' outputs, then a meeting. The first says that every member's
-//   kernel has begun, so that what came before it on its stream is done with the output; the second that all bytes are there,
-//   and that the input may be used again.
-// - `barrier`: a meeting. Kernels before and after it on their streams begin and end with fences of their own.
-// Every member takes part in every step, also who sends and receives nothing: the arguments of meet.h and packets.h need it.
+// - `packets`: packets with flags inside (packets.h), for short messages. No fence, one hop.
+// - `staged`: bytes are written to the staging of peers and copied to the output there (meet.h states why its halves are free). For buffers
+//   that are not mapped at peers.
+// - `direct`: a barrier, then bytes are written directly to the outputs of peers, then a barrier. After the first barrier the kernel of
+//   every member has begun, so that earlier work of its stream is done with the output. After the second all bytes are complete, and the
+//   input may be reused.
+// - `barrier`: a barrier. Kernels before and after it on their streams begin and end with fences of their own.
+//
+// Every member takes part in every step, even if it sends and receives nothing: the arguments of meet.h and packets.h need it.
 #include "ccl/packets.h"
 #include "ccl/buffer.h"
 
 namespace ccl {
 
-// Whether `peer` is one of those that `who` names: a member, all, or none.
+// Whether `who` (a member, MOVE_ALL or MOVE_NONE) includes `peer`.
 static ANABRANCH_DEVICE bool names(u32 who, u32 peer) { return who == MOVE_ALL || who == peer; }
 
-// What this rank sends to a peer and gets from it, where all counts are equal.
+// The bytes exchanged with a peer, with equal counts.
 struct EvenEntries {
     static constexpr bool UNEVEN = false;
     const MoveArgs& args;
@@ -26,14 +27,14 @@ struct EvenEntries {
                          names(args.receive_from, peer) ? args.bytes : 0};
     }
 };
-// ... and where they are listed.
+// The bytes exchanged with a peer, with different counts.
 struct UnevenEntries {
     static constexpr bool UNEVEN = true;
     const UnevenArgs& args;
     ANABRANCH_DEVICE MoveEntry operator()(u32 peer) const { return args.entries[peer]; }
 };
 
-// This rank's bytes for itself. Nothing where input and output are the same place.
+// Copies the bytes of this rank for itself. Skips buffers in place.
 template <class Entries>
 static ANABRANCH_DEVICE void copy_own(const Grid& grid, const MoveArgs& args, const Entries& entries) {
     MoveEntry own = entries(args.comm.team.rank);
@@ -42,7 +43,7 @@ static ANABRANCH_DEVICE void copy_own(const Grid& grid, const MoveArgs& args, co
     if (from != to) copy_bytes(grid, to, from, cut(first, args.channel_bytes, bytes));
 }
 
-// One unit to every peer: payloads are loaded before the first is sent.
+// Sends one unit to every peer. Payloads are loaded before the first is sent.
 template <class Entries>
 static ANABRANCH_DEVICE void send_unit(const Grid& grid, const MoveArgs& args, const Entries& entries, const Channel& channel,
                                        u64 byte, u64 unit, bool wide) {
@@ -67,7 +68,7 @@ static ANABRANCH_DEVICE void move_packets(const Grid& grid, const MoveArgs& args
     const CommView& comm = args.comm;
     u64 output = args.output.own;
     bool wide = !Entries::UNEVEN && (args.input.own | output | args.send_stride | args.receive_stride) % PAYLOAD == 0;
-    // The same number of units between any two members, at least one: some carry nothing.
+    // The same number of units between any two members, at least one; some have no payload.
     u64 begin = grid.block * args.channel_units, end = begin + args.channel_units;
     for (u64 first = begin; first < end && !channel.dead; first += comm.packet_units) {
         next_epoch(grid, comm, channel);
@@ -100,12 +101,12 @@ static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args,
     u64 input = args.input.own, output = args.output.own;
     u64 most = args.most_bytes, piece = args.piece_bytes;
     if constexpr (Entries::UNEVEN) {
-        // Only each pair knows how much it exchanges: the longest message decides for all how many steps there are.
+        // Only pairs know their counts: all members use the number of steps of the longest message.
         meet_with_values(grid, comm, channel, [&](u32) { return args.most_bytes; });
         for (u32 peer = 0; peer < comm.team.size && !channel.dead; ++peer) {
             most = maximum(most, value_from(grid, comm, channel, peer));
         }
-        // All channels take part in a step, also when it does not fill the staging.
+        // All channels take part in every step, also if it does not fill the staging.
         piece = minimum(comm.staging_bytes, round_up((most + grid.grid_blocks - 1) / grid.grid_blocks, 16));
     }
     copy_own(grid, args, entries);
@@ -128,7 +129,7 @@ static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args,
     }
 }
 
-// Pieces of a message go round the channels. Smaller in tests, so that every channel has several.
+// Pieces of a message are distributed over the channels. Smaller in tests, so that every channel has several.
 #if !defined(CCL_TILE)
 #define CCL_TILE (1 << 30)
 #endif
@@ -137,7 +138,7 @@ template <class Entries>
 static ANABRANCH_DEVICE void move_direct(const Grid& grid, const MoveArgs& args, const Entries& entries, Channel& channel) {
     const CommView& comm = args.comm;
     u64 input = args.input.own, tile = minimum(args.piece_bytes, u64(CCL_TILE));
-    // Where a peer wants this rank's bytes is known to the peer alone when counts differ.
+    // With different counts, only the peer knows the offset in its output: it sends the offset with the barrier.
     if constexpr (Entries::UNEVEN) {
         meet_with_values(grid, comm, channel, [&](u32 peer) { return entries(peer).receive_offset; });
     } else {

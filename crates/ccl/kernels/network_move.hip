@@ -1,4 +1,4 @@
-// Collectives across machines that move bytes: all_gather, all_to_all, broadcast, gather, scatter and barrier, as steps (ccl/network.h).
+// Internode collectives that move bytes: all_gather, all_to_all, broadcast, gather, scatter and barrier, as lists of steps (ccl/network.h).
 #include "ccl/network.h"
 
 ANABRANCH_KERNEL(anabranch_ccl_network_move, NetworkArgs, 512) {

@@ -1,5 +1,5 @@
-// Collectives across machines that sum, for one element type: all_reduce, reduce_scatter and reduce, as steps (ccl/network.h). A step that
-// reduces adds its sources in their order, which is that of group ranks; the first may be the sum of all members before, unrounded.
+// Internode reductions, for one element type: all_reduce, reduce_scatter and reduce, as lists of steps (ccl/network.h). A step that reduces
+// adds its sources in list order, which is group-rank order. The first source may be the unrounded sum of all previous members.
 #include "ccl/network.h"
 #include "ccl/travelling.h"
 
@@ -14,7 +14,7 @@ typedef CCL_ELEMENT Element;
 // Sources whose units are loaded before any is added.
 static constexpr u32 AT_ONCE = 4;
 
-// `count` units from byte `first` of the chunk on, as it lies in tensors.
+// Reduces `count` units from byte `first` of the chunk on, in bytes of tensors.
 template <class Raw, bool SUM_ONLY>
 static ANABRANCH_DEVICE void reduce_units(const Grid& grid, const NetworkArgs& args, const LinkStep& step, u64 first, u64 count) {
     typedef Travelling<Element, Raw, SUM_ONLY> Unrounded;

@@ -1,11 +1,10 @@
-// Collectives that sum: all_reduce, reduce_scatter and reduce, for one element type. Every element is reduced by one rank, or
-// by all in the same way, in group-rank order and rounded once, so that every form gives the same bits.
+// Reductions of short messages, for one element type: all_reduce, reduce_scatter and reduce. Every element is reduced in group-rank order
+// and rounded once, by one rank or by all in the same way, so that every algorithm gives the same bits.
 //
-// - `one_shot`: everybody sends everything to everybody in packets (packets.h) and reduces all of it. One hop.
-// - `two_shot`: part j goes to member j in packets, which reduces it and sends the result to all in packets. Two hops, fewer
+// - `one_shot`: every member sends its input to every member in packets (packets.h) and reduces all of it. One hop.
+// - `two_shot`: every member sends part j to member j in packets, which reduces it and sends the result to all in packets. Two hops, fewer
 //   bytes. Stage 0 carries the parts, stage 1 the results.
-// - `scatter_packets`: the first half of that.
-// Bulk forms: bulk_reduce.hip.
+// - `scatter_packets`: the first hop of `two_shot`.
 #include "ccl/packets.h"
 #include "ccl/buffer.h"
 #include "ccl/reduce.h"
@@ -18,7 +17,7 @@ namespace ccl {
 
 typedef CCL_ELEMENT Element;
 
-// One unit from every member, reduced in group-rank order. `mine` is this rank's. False after a fault.
+// Receives one unit from every member and reduces in group-rank order. `mine` is that of this rank. False after a fault.
 template <bool SUM_ONLY>
 static ANABRANCH_DEVICE bool reduce_unit(const Grid& grid, const ReduceArgs& args, const Channel& channel, u64 unit, u64 mine,
                                          u64& result) {
@@ -56,7 +55,7 @@ static ANABRANCH_DEVICE Buffers buffers_of(const ReduceArgs& args) {
     return Buffers{bytes, (bytes + PAYLOAD - 1) / PAYLOAD, (args.input.own | args.output.own) % PAYLOAD == 0, keeps};
 }
 
-// What a thread sends of one unit: a payload for each of up to BATCH members, loaded before the first is sent.
+// Sends one unit of this thread: one payload per peer, up to BATCH of them loaded before the first is sent.
 template <class Load>
 static ANABRANCH_DEVICE void send_unit(const Grid& grid, const CommView& comm, const Channel& channel, u64 unit, Load load) {
     for (u32 base = 1; base < comm.team.size; base += BATCH) {
@@ -72,7 +71,7 @@ static ANABRANCH_DEVICE void send_unit(const Grid& grid, const CommView& comm, c
     }
 }
 
-// This rank's first unit in a channel: its load is under way while the channel is opened.
+// The first unit of this thread, whose load is in flight while the channel is opened.
 static ANABRANCH_DEVICE u64 first_unit(const Grid& grid, const ReduceArgs& args, const Buffers& at) {
     u64 unit = grid.block * args.channel_units + grid.thread;
     return grid.thread < args.channel_units ? load_payload(grid, args.input.own, unit * PAYLOAD, at.bytes, at.wide) : 0;
@@ -100,7 +99,7 @@ static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, 
     }
 }
 
-// Part j of the message is units [j * part, (j + 1) * part), as far as there are such; of each part the channel takes its share.
+// Part j of the message is units [j * part, (j + 1) * part), as far as they exist. The channel handles a share of each part.
 template <bool SUM_ONLY>
 static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, Channel& channel, const Buffers& at) {
     const CommView& comm = args.comm;
@@ -140,7 +139,7 @@ static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, 
     }
 }
 
-// `count` is that of one part; member j gets part j.
+// `count` is the elements of one part. Member j gets part j.
 template <bool SUM_ONLY>
 static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs& args, Channel& channel, const Buffers& at) {
     const CommView& comm = args.comm;

@@ -1,14 +1,14 @@
-// Sends and receives between pairs of members, through pipes (pipe.h has the argument): one launch for a list of them, in
-// which a rank's sends and receives progress side by side, in whatever order they are listed.
+// Sends and receives, through pipes (pipe.h has the protocol): one launch for a list of messages, which progress concurrently in any order
+// of the list.
 #include "ccl/pipe.h"
 
 namespace ccl {
 
-// What a block does next, in local memory: the number of a cursor, or one of these.
+// The next cursor of a block in local memory, or one of these values.
 static constexpr u32 ALL_DONE = 0xffffffffu;
 static constexpr u32 FAILED = 0xfffffffeu;
 
-// The word that a cursor waits for, and what it has to come to.
+// The counter that a cursor waits for, and the awaited value.
 struct Awaited {
     const u64* word;
     u64 counter;
@@ -19,7 +19,7 @@ static ANABRANCH_DEVICE Awaited awaited_by(const PipesArgs& args, u64 own, const
     return Awaited{consumed_word(args.pipes, own, cursor.peer, cursor.pipe), cursor.counter + 1 - room};
 }
 
-// Thread 0: waits until a pipe of this block can move a chunk, and says which; looks from `first` on, so that none starves.
+// Thread 0: waits until a pipe of this block can move a chunk, and returns its cursor. Searches from `first` on, so that no pipe starves.
 static ANABRANCH_DEVICE u32 next_pick(const Grid& grid, const PipesArgs& args, WaitContext& wait, u32 first) {
     u32 count = cursors_of(grid, args), missing = ALL_DONE;
     for (u32 i = 0; i < count; ++i) {
@@ -27,7 +27,7 @@ static ANABRANCH_DEVICE u32 next_pick(const Grid& grid, const PipesArgs& args, W
         if (missing == ALL_DONE && load_cursor(grid, args, at).transfer != NO_TRANSFER) missing = at;
     }
     if (missing == ALL_DONE) return ALL_DONE;
-    // Whom a fault names, and what a wait that does not wait takes.
+    // The cursor that a fault names, and the result if the wait is disabled.
     u32 pick = missing;
     Cursor named = load_cursor(grid, args, missing);
     u64 own = pipe_base(grid, args.pipes, args.pipes.team.rank);
@@ -54,7 +54,7 @@ static ANABRANCH_DEVICE u32 next_pick(const Grid& grid, const PipesArgs& args, W
     return pick;
 }
 
-// Thread 0: whether the chunk that has come is of a message of the length that is expected.
+// Thread 0: whether the message of the arrived chunk has the expected length.
 static ANABRANCH_DEVICE bool has_length(const Grid& grid, const PipesArgs& args, const WaitContext& wait,
                                         const Cursor& cursor) {
     const Pipes& pipes = args.pipes;
@@ -66,7 +66,7 @@ static ANABRANCH_DEVICE bool has_length(const Grid& grid, const PipesArgs& args,
     return false;
 }
 
-// Every thread: the chunk of a cursor, into the peer's slot or out of this rank's, and the flag after it.
+// Every thread: copies the chunk of a cursor into the slot of the peer or out of the slot of this rank, then stores the flag.
 static ANABRANCH_DEVICE void move_chunk(const Grid& grid, const PipesArgs& args, u32 pick) {
     const Pipes& pipes = args.pipes;
     Cursor cursor = load_cursor(grid, args, pick);

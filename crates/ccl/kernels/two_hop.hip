@@ -1,26 +1,27 @@
-// Broadcast in two hops, for many bytes: the tensor is cut into one part a member. The root writes part j to member j, and each
-// member hands its part on to all others but the root. Out of the root, and out of each other member, goes less than twice the
-// tensor, where the root alone would send it to everybody.
+// Broadcast of large messages in two hops: the tensor is cut into one part per member. The root writes part j to member j, and each member
+// sends its part to all others but the root. Each member sends less than twice the tensor, where the root alone would send it members - 1
+// times.
 //
-// - Outputs that peers reach: a meeting, the first hop, a meeting, the second hop, a meeting. The first says that outputs are
-//   free, since every member's kernel has begun; the second that the own part is there; the third that the others are, and
-//   that this one was read.
-// - Other outputs, through the staging, in steps: each hop writes a half of it and has a meeting after it, and each half is read
-//   before its reader comes to the next meeting, as meet.h wants it. The own part is copied out before the second hop's meeting.
-// Meetings are the channels' own: a channel hands on what its own block wrote at the root, and waits for no other block. Parts are
-// multiples of 16 bytes, so that short tensors leave the last members without any; they meet all the same.
+// - Mapped outputs: a barrier, the first hop, a barrier, the second hop, a barrier. After the first barrier outputs are free, since the
+//   kernel of every member has begun; after the second the own part is complete; after the third all parts are complete, and the own part
+//   has been read.
+// - Other outputs, through the staging, in steps: each hop writes a half of it and a barrier follows, and each half is read before its
+//   reader enters the next barrier, as meet.h requires. The own part is copied to the output before the barrier of the second hop.
+//
+// Barriers are per channel: a channel forwards what its own block wrote at the root, and waits for no other block. Parts are multiples of
+// 16 bytes, so that for short tensors the last members have none; they pass all barriers all the same.
 #include "ccl/meet.h"
 #include "ccl/buffer.h"
 
 namespace ccl {
 
-// Pieces of a part go round the channels: one for each, where outputs are reached. Smaller in tests, so that every channel has several.
+// Pieces of a part are distributed over the channels: one each for mapped outputs. Smaller in tests, so that every channel has several.
 #if !defined(CCL_TILE)
 #define CCL_TILE (u64(1) << 60)
 #endif
 static ANABRANCH_DEVICE u64 piece_of(const MoveArgs& args) { return minimum(args.piece_bytes, u64(CCL_TILE)); }
 
-// What a step's hops move.
+// The pieces that the hops of a step move.
 struct Pieces {
     u64 first;   // where the piece starts in each part
     u64 half;    // of the staging: what the hop writes
@@ -31,7 +32,7 @@ static ANABRANCH_DEVICE u64 bytes_of(const MoveArgs& args, u64 first, u32 member
     return cut(first, piece_of(args), cut(member * args.send_stride, args.send_stride, args.bytes));
 }
 
-// The root sends every member its part; or every member sends its own on.
+// First hop: the root sends every member its part. Second hop: every member sends its part to the others.
 static ANABRANCH_DEVICE void hop(const Grid& grid, const MoveArgs& args, const Channel& channel, const Pieces& at) {
     const CommView& comm = args.comm;
     u32 me = comm.team.rank, root = args.receive_from;
@@ -49,7 +50,7 @@ static ANABRANCH_DEVICE void hop(const Grid& grid, const MoveArgs& args, const C
     }
 }
 
-// What came through the staging goes to the output: the own part, or those of the others. Not at the root.
+// Copies from the staging to the output: the own part after the first hop, the other parts after the second. Not at the root.
 static ANABRANCH_DEVICE void take(const Grid& grid, const MoveArgs& args, const Channel& channel, const Pieces& at) {
     const CommView& comm = args.comm;
     for (u32 owner = 0; owner < comm.team.size; ++owner) {
@@ -72,7 +73,7 @@ static ANABRANCH_DEVICE void two_hop(const Grid& grid, const MoveArgs& args, Cha
             at.before = at.half;
             if (relayed) at.half = next_half(channel);
             hop(grid, args, channel, at);
-            // Where outputs are reached the last meeting of all is the second hop's.
+            // With mapped outputs the final barrier of the kernel is that of the second hop.
             if (relayed || !at.second) meet(grid, comm, channel);
             if (takes && !channel.dead) take(grid, args, channel, at);
         }

@@ -1,28 +1,29 @@
 //! Collectives over a group, with torch.distributed's semantics.
 //!
-//! A [`Communicator`] belongs to one group and one sequence of calls. A [`Call`] names a collective and its tensors;
-//! [`Communicator::prepare`] checks it and chooses how it is done, [`Communicator::launch`] puts it on a stream (one kernel, or by copy
-//! engine barrier kernels and the copies between them: `lower/engine.rs`), and the [`Work`] that comes back orders other streams after it
-//! or waits for it on the host. [`typed`] has a method for each collective, with torch's names and order of arguments; element types and
-//! operators are Rust types there.
+//! A [`Communicator`] belongs to one group and one sequence of calls. A [`Call`] names a collective and its tensors.
+//! [`Communicator::prepare`] checks the call and plans it. [`Communicator::launch`] enqueues it on a stream: one kernel, or, with copy
+//! engines, barrier kernels and copies (`lower/engine.rs`). The returned [`Work`] orders other streams after the call, or waits for it on
+//! the host. [`typed`] has one method per collective, with torch's names and order of arguments; element types and operators are Rust types
+//! there.
 //!
-//! The order of reading: [`call`] says what a call means, [`plan`] how it is done, `lower/recipes.rs` which algorithms there are,
-//! `device/ccl/channel.h` and `packets.h` what all kernels stand on (with the arguments why no flag or buffer is used again too early),
-//! `kernels/*.hip` the algorithms, and [`Communicator`] when.
+//! Order of reading: [`call`] defines the calls, [`plan`] the plan of a call, `lower/recipes.rs` the algorithms, `device/ccl/channel.h`,
+//! `meet.h` and `packets.h` the protocols of all kernels with the arguments why no flag or buffer is reused too early, `kernels/*.hip` the
+//! algorithms, [`Communicator`] the launches. `network` has the internode collectives.
 //!
-//! A folder depends on those before it only: `types`, `device`, `call`, `lower`, `plan`, `network`, `run`, `typed`.
+//! A module depends only on earlier modules of this list: `types`, `device`, `call`, `plan`, `lower`, `planner`, `network`, `run`, `typed`.
 //!
-//! Members make the same calls; nothing in a call checks that. [`CclConfig::check`] compares all members' calls on the devices, for
-//! finding out why a program hangs or computes nonsense.
+//! All members make the same calls in the same order. By default this is not checked. [`CclConfig::check`] compares the calls of all
+//! members on the devices, to find out why a program hangs or computes wrong results.
 //!
-//! Reductions are in group-rank order, accumulated in f32 (f64 for f64), and rounded once: the same bits on every rank, in every
-//! run, and for every algorithm.
+//! Reductions are in group-rank order, accumulated in f32 (f64 for f64), and rounded once: the results have the same bits on every rank, in
+//! every run, and with every algorithm.
 
 pub mod call;
 mod device;
 mod lower;
 mod network;
 pub mod plan;
+mod planner;
 mod run;
 pub mod typed;
 mod types;
@@ -34,12 +35,11 @@ pub use call::Call;
 pub use call::message::PointToPoint;
 pub use call::tensor::Tensor;
 pub use device::kernels::{self, kernels};
-pub use lower::Plan;
-pub use network::traffic::{CallTraffic, Hops, LinkRoom, LinkTraffic, MemberTraffic, call_traffic};
-pub use plan::Choice;
-pub use plan::tuning::{self, Table};
+pub use network::traffic::{CallTraffic, Hops, LinkCapacity, LinkTraffic, MemberTraffic, call_traffic};
+pub use plan::{Choice, Plan};
+pub use planner::tuning::{self, Table};
 pub use run::{
-    CHECK_OPERATION, CclConfig, Check, Communicator, MESSAGE_OPERATION, Meetings, OPERATION, Prepared,
+    BarrierMode, CHECK_OPERATION, CclConfig, Check, Communicator, MESSAGE_OPERATION, OPERATION, Prepared,
     UnknownCheck, Work,
 };
 pub use typed::{Options, TypedTensor};
@@ -49,16 +49,16 @@ pub use types::{
     Shape, SplitMismatch, Sum, UnknownAlgorithm, UnknownReduceOp, UnsupportedDataType,
 };
 
-/// The arithmetic of collectives inside kernels, for kernels of one's own.
+/// The arithmetic of collectives, for kernels of other crates.
 ///
-/// A unit that uses it lists [`DEVICE_HEADERS`](device_api::DEVICE_HEADERS) and includes `ccl/reduce.h`. Everything there lies in the
-/// namespace `ccl`; an element type is the struct that [`DataType::device_name`] names.
+/// A kernel unit that uses it lists [`DEVICE_HEADERS`](device_api::DEVICE_HEADERS) and includes `ccl/reduce.h`. Everything is in the
+/// namespace `ccl`. An element type is the struct that [`DataType::device_name`] names.
 pub mod device_api {
     pub use crate::device::headers::DEVICE_HEADERS;
 }
 
-/// From a planned call to the kernels, arguments and copies that a communicator puts on a stream, as a pure function: for simulations
-/// and tests, which have no world and lay out a communicator's memory themselves.
+/// Lowering of a planned call to kernels, arguments and copies, as a pure function. For simulations and tests, which have no world and lay
+/// out the memory of a communicator themselves.
 pub mod lowered {
     pub use crate::device::args::{
         BufferView, ChannelState, CommView, Fingerprint, FingerprintArgs, GatherManyArgs, MOST_SEGMENTS,
@@ -72,7 +72,7 @@ pub mod lowered {
     pub use crate::lower::messages::TransferLists;
     pub use crate::lower::{Buffers, Counts, Engine, Job, Tensors, local_bytes, lowered};
 
-    /// Calls between nodes: the steps of each member, and the arguments of the kernels that do them.
+    /// Internode calls: the steps of each member, and the arguments of the kernels that run them.
     pub mod internode {
         pub use crate::device::args::{Links, NetworkArgs, Reduction};
         pub use crate::network::LinkLayout;

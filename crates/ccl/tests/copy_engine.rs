@@ -9,8 +9,8 @@ use crate::common::mismatch::{Memory, ODD, Place, RANKS, Seen, checked, failures
 use crate::common::processes::{address_file, process_world};
 use crate::common::{all_well, failure, jit, on_ranks, world_config};
 use anabranch_ccl::{
-    Algorithm, Call, CclConfig, Check, Choice, Collective, Communicator, DATA_TYPES, DataType, Error,
-    LocationKind, Meetings, ReduceOp, Tensor,
+    Algorithm, BarrierMode, Call, CclConfig, Check, Choice, Collective, Communicator, DATA_TYPES, DataType,
+    Error, LocationKind, ReduceOp, Tensor,
 };
 use anabranch_conformance::ccl::{
     self as conformance, Captured, Case, Form, ListCase, ListForm, Numbers, Scratch, Trial,
@@ -98,7 +98,7 @@ fn groups_of_one_to_eight_among_other_algorithms() {
 /// No kernel runs where bytes are only moved: streams meet. Calls by kernels come in between.
 #[test]
 fn streams_meet_in_place_of_kernels() {
-    let config = CclConfig { meetings: Meetings::Stream, ..config() };
+    let config = CclConfig { barriers: BarrierMode::Stream, ..config() };
     for (ranks, wave) in [(2, 4), (3, 1), (5, 32)] {
         all_well(on_ranks(ranks, wave, &world_config(), &jit(), |world| {
             run_all(world, config.clone(), &trials(ranks), true)
@@ -167,11 +167,11 @@ fn what_cannot_go_by_copies_is_named() {
             ),
             (
                 Call::AllToAllUneven { output: reached, input, output_splits: splits, input_splits: splits },
-                "all_to_all cannot be done by copy-engine: members do not know where others want their bytes",
+                "all_to_all cannot be done by copy-engine: members do not know the offsets in the outputs of their peers",
             ),
             (
                 Call::Reduce { output: reached, input, op, root },
-                "reduce cannot be done by copy-engine: it is for all_reduce, reduce_scatter and what moves bytes",
+                "reduce cannot be done by copy-engine: it is for all_reduce, reduce_scatter and collectives that only move bytes",
             ),
         ] {
             let refused = all.prepare_as(&call, BY_ENGINE).unwrap_err().to_string();
@@ -213,12 +213,12 @@ fn compared_calls_are_right_and_another_algorithm_is_told() {
 #[test]
 fn a_member_that_does_not_come_is_named_within_the_deadline() {
     const DEADLINE: Duration = Duration::from_secs(2);
-    for (collective, meetings) in [
-        (Collective::AllGather, Meetings::Kernel),
-        (Collective::AllReduce, Meetings::Kernel),
-        (Collective::AllGather, Meetings::Stream),
+    for (collective, barriers) in [
+        (Collective::AllGather, BarrierMode::Kernel),
+        (Collective::AllReduce, BarrierMode::Kernel),
+        (Collective::AllGather, BarrierMode::Stream),
     ] {
-        let config = || CclConfig { meetings, ..config() };
+        let config = || CclConfig { barriers, ..config() };
         let config_of_world = WorldConfig { operation_deadline: DEADLINE, ..world_config() };
         let case = Case::new(collective, DataType::F32, 500);
         // Nobody ends before all have their error: it would be lost as well.

@@ -450,7 +450,7 @@ fn a_call_that_a_rank_does_not_make_names_the_rank_and_the_phase() {
     let plain = CclConfig::default().algorithm(Some(Algorithm::Packets));
     let staged = CclConfig::default().algorithm(Some(Algorithm::Push));
     for (config, operation, phase) in
-        [(plain, "ccl", "packets of a peer"), (staged, "ccl", "meeting"), (checked(), "ccl check", "meeting")]
+        [(plain, "ccl", "packets of a peer"), (staged, "ccl", "barrier"), (checked(), "ccl check", "barrier")]
     {
         for Seen { error, .. } in absent(&config) {
             let Error::Shmem(WorldError::Fault(Fault::DeadlineExpired(expired))) = &error else {

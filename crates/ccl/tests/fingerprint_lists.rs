@@ -125,6 +125,6 @@ fn a_long_list_is_compared_to_its_end() {
         places(0, &entries)
     };
     let (text, found) = lists(Algorithm::Packets, &long(4), &long(5));
-    assert_eq!(found, Some(ListMismatch::Behind { alike: 32 }), "{text}");
+    assert_eq!(found, Some(ListMismatch::Later { alike: 32 }), "{text}");
     assert!(text.contains("of 40 tensors [4 u8, ") && text.contains(", ..] from"), "{text}");
 }

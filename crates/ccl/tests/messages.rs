@@ -324,7 +324,7 @@ fn a_peer_that_does_not_come_is_named_in_time() {
         });
         let Err(RankError::Work { error, .. }) = &results[0] else { panic!("{results:?}") };
         let text = anabranch_hip::with_causes(error);
-        let phase = if is_receive { "message from the peer" } else { "room for a message to the peer" };
+        let phase = if is_receive { "message from the peer" } else { "free slot for a message to the peer" };
         // Or it is the peer's leaving that is seen first.
         assert!(text.contains("rank 1") && (text.contains(phase) || text.contains("left")), "{text}");
     }

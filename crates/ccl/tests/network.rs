@@ -1,4 +1,4 @@
-//! Collectives of members on several machines, against the oracle, bit by bit. The machines are said to be so: every rank is on this one and
+//! Collectives of members on several nodes, against the oracle, bit by bit. The nodes are said to be so: every rank is on this one and
 //! maps the others' memory, through which the device functions of the heap go then.
 
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use anabranch_shmem::{RankError, WorldConfig};
 
 const LOCATIONS: [LocationKind; 3] = [LocationKind::Symmetric, LocationKind::Local, LocationKind::Registered];
 
-fn config(machines: &[u32], across: Across) -> CclConfig {
-    let machines = Some(Arc::from(machines));
-    CclConfig { max_blocks: 2, staging_bytes: 64 << 10, across, machines, ..CclConfig::default() }
+fn config(nodes: &[u32], across: Across) -> CclConfig {
+    let nodes = Some(Arc::from(nodes));
+    CclConfig { max_blocks: 2, staging_bytes: 64 << 10, across, nodes, ..CclConfig::default() }
 }
 
 /// Every form of every collective for one type.
@@ -53,11 +53,11 @@ fn cases(members: u32, data_type: DataType, counts: &[u64]) -> Vec<Case> {
 }
 
 /// Runs cases on all ranks; how many there were, and how many went by node.
-fn check(machines: &[u32], wave: u32, across: Across, cases: &[Case], jit: &Jit) -> (usize, usize) {
-    let ranks = machines.len() as u32;
+fn check(nodes: &[u32], wave: u32, across: Across, cases: &[Case], jit: &Jit) -> (usize, usize) {
+    let ranks = nodes.len() as u32;
     let results = on_ranks(ranks, wave, &world_config(), jit, |world| {
         let stream = world.device().create_stream()?;
-        let mut communicator = Communicator::new(world, world.group(), config(machines, across))?;
+        let mut communicator = Communicator::new(world, world.group(), config(nodes, across))?;
         let mut scratch = Scratch::new(world, &communicator, 2 << 20)?;
         let done = run_all(&mut communicator, &mut scratch, cases, across, &stream)?;
         scratch.release()?;
@@ -80,7 +80,7 @@ fn every_form_between_two_machines_of_two() {
 #[test]
 #[ignore = "extended"]
 fn every_form_between_other_machines() {
-    for (machines, wave) in [
+    for (nodes, wave) in [
         (&[0, 0, 0, 0, 1, 1, 1, 1][..], 1),
         (&[0, 0, 1, 1, 2, 2], 32),
         (&[0, 1, 1, 1], 64),
@@ -88,17 +88,17 @@ fn every_form_between_other_machines() {
         (&[0, 1, 0, 1], 4),
         (&[0, 1], 4),
     ] {
-        let cases = cases(machines.len() as u32, DataType::F32, &COUNTS[1..]);
-        let (all, by_node) = check(machines, wave, Across::Direct, &cases, &jit());
-        assert!(all > 80 && by_node == 0, "{machines:?} {all}");
-        let (_, by_node) = check(machines, wave, Across::Node, &cases, &jit());
+        let cases = cases(nodes.len() as u32, DataType::F32, &COUNTS[1..]);
+        let (all, by_node) = check(nodes, wave, Across::Direct, &cases, &jit());
+        assert!(all > 80 && by_node == 0, "{nodes:?} {all}");
+        let (_, by_node) = check(nodes, wave, Across::Node, &cases, &jit());
         // Sums go by node in an order that goes machine by machine.
-        let expected = match machines {
+        let expected = match nodes {
             [0, 1] => 0..1,
             [0, 1, 0, 1] => 5..40,
             _ => 20..200,
         };
-        assert!(expected.contains(&by_node), "{machines:?} {by_node}");
+        assert!(expected.contains(&by_node), "{nodes:?} {by_node}");
     }
 }
 
@@ -123,9 +123,9 @@ fn every_type_and_operator() {
 
 #[test]
 fn what_pays_goes_by_node_and_the_rest_directly() {
-    let by_node = |machines: &[u32], collective, data_type, count| {
+    let by_node = |nodes: &[u32], collective, data_type, count| {
         let case = Case { data: Data::Normal, ..Case::new(collective, data_type, count) };
-        let (all, by_node) = check(machines, 4, Across::Auto, &[case], &jit());
+        let (all, by_node) = check(nodes, 4, Across::Auto, &[case], &jit());
         assert_eq!(all, 1);
         by_node == 1
     };
@@ -136,8 +136,8 @@ fn what_pays_goes_by_node_and_the_rest_directly() {
     assert!(by_node(&uneven, Collective::AllGather, DataType::F32, 70_000));
     assert!(!by_node(&uneven, Collective::AllGather, DataType::F32, 100));
     let short = cases(4, DataType::F32, &[0, 1]);
-    for machines in [&even, &uneven] {
-        let (all, _) = check(machines, 4, Across::Auto, &short, &jit());
+    for nodes in [&even, &uneven] {
+        let (all, _) = check(nodes, 4, Across::Auto, &short, &jit());
         assert_eq!(all, short.len());
     }
     let two_of_eight: Vec<u32> = (0..16).map(|member| member / 8).collect();
@@ -147,7 +147,7 @@ fn what_pays_goes_by_node_and_the_rest_directly() {
 
 #[test]
 fn many_tensors_are_gathered() {
-    let machines = [0, 0, 1, 1];
+    let nodes = [0, 0, 1, 1];
     let entry = |index: u64| Entry {
         data_type: [DataType::F32, DataType::U8, DataType::Bf16][index as usize % 3],
         count: [0, 1, 1000, 5000][index as usize % 4],
@@ -160,7 +160,7 @@ fn many_tensors_are_gathered() {
     all_well(on_ranks(4, 4, &world_config(), &jit(), |world| {
         let stream = world.device().create_stream()?;
         for across in [Across::Direct, Across::Node] {
-            let mut communicator = Communicator::new(world, world.group(), config(&machines, across))?;
+            let mut communicator = Communicator::new(world, world.group(), config(&nodes, across))?;
             let case = ListCase { form: ListForm::GatherMany, entries: (0..9).map(entry).collect(), seed: 3 };
             let trial = Trial::from(case);
             let mut scratch = Scratch::new(world, &communicator, trial.scratch_bytes(4))?;
@@ -174,7 +174,7 @@ fn many_tensors_are_gathered() {
 #[test]
 #[ignore = "extended"]
 fn a_captured_sequence_is_replayed() {
-    for machines in [&[0, 0, 1, 1][..], &[0, 1, 1, 1]] {
+    for nodes in [&[0, 0, 1, 1][..], &[0, 1, 1, 1]] {
         let cases = |seed: u64| {
             let case = |collective| {
                 let base = Case::new(collective, DataType::F32, 5000);
@@ -184,7 +184,7 @@ fn a_captured_sequence_is_replayed() {
         };
         all_well(on_ranks(4, 4, &world_config(), &jit(), |world| {
             let stream = world.device().create_stream()?;
-            let mut communicator = Communicator::new(world, world.group(), config(machines, Across::Auto))?;
+            let mut communicator = Communicator::new(world, world.group(), config(nodes, Across::Auto))?;
             let mut scratches = Vec::new();
             for case in cases(0) {
                 let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
@@ -226,9 +226,9 @@ fn what_several_machines_do_not_have_is_refused() {
         let text = |error: Error| with_causes(&error);
         let checked = CclConfig { check: Check::Fingerprint, ..config(&uneven, Across::Auto) };
         let error = text(make(checked).map(drop).unwrap_err());
-        assert!(error.contains("ccl.check") && error.contains("2 machines"), "{error}");
+        assert!(error.contains("ccl.check") && error.contains("2 nodes"), "{error}");
         let error = text(make(config(&[0, 1], Across::Auto)).map(drop).unwrap_err());
-        assert_eq!(error, "machines is 2; allowed is one for each member");
+        assert_eq!(error, "nodes is 2; allowed is one for each member");
 
         let mut communicator = make(config(&[0, 1, 0, 1], Across::Node))?;
         let buffer = world.device().allocate(4096)?;
@@ -236,8 +236,8 @@ fn what_several_machines_do_not_have_is_refused() {
         let tensor = unsafe { Tensor::local(buffer.address(), DataType::F32, 8) };
         let call = Call::AllReduce { output: tensor, input: tensor, op: ReduceOp::Sum };
         let error = text(communicator.prepare(&call).map(drop).unwrap_err());
-        let expected = "all_reduce cannot be done by network-by-node: sums are in group-rank order, and the group's order does not \
-                        go machine by machine";
+        let expected = "all_reduce cannot be done by network-by-node: sums are in group-rank order, and the members of \
+                        each node are not contiguous in the group";
         assert_eq!(error, expected);
         // SAFETY: as above.
         let (output, input) = unsafe {
@@ -247,20 +247,17 @@ fn what_several_machines_do_not_have_is_refused() {
         let splits = [1; 4];
         let pairs = Call::AllToAllUneven { output, input, output_splits: &splits, input_splits: &splits };
         let error = text(communicator.prepare(&pairs).map(drop).unwrap_err());
-        assert!(error.contains("counts that pairs alone know are not packed"), "{error}");
+        assert!(error.contains("counts that only pairs know cannot be packed"), "{error}");
         let asked = Choice { algorithm: Some(Algorithm::Push), ..Choice::default() };
         let error = text(communicator.prepare_as(&call, asked).map(drop).unwrap_err());
         assert!(error.contains("network-by-node") || error.contains("push"), "{error}");
         let send = Call::Send { tensor, to: GroupRank::new((world.rank().get() + 1) % 4) };
         let error = text(communicator.prepare(&send).map(drop).unwrap_err());
-        assert!(error.contains("a message between two members") && error.contains("2 machines"), "{error}");
+        assert!(error.contains("a message between two members") && error.contains("2 nodes"), "{error}");
 
         let mut communicator = make(config(&uneven, Across::Auto))?;
         let error = text(communicator.prepare_as(&call, asked).map(drop).unwrap_err());
-        assert!(
-            error.contains("all_reduce cannot be done by push: members are on several machines"),
-            "{error}"
-        );
+        assert!(error.contains("all_reduce cannot be done by push: members are on several nodes"), "{error}");
         let blocks = Choice { blocks: Some(3), ..Choice::default() };
         let error = text(communicator.prepare_as(&call, blocks).map(drop).unwrap_err());
         assert_eq!(error, "blocks is 3; allowed is 1 to the communicator's channels");
@@ -271,10 +268,10 @@ fn what_several_machines_do_not_have_is_refused() {
 #[test]
 fn a_member_that_does_not_come_is_named() {
     let short = WorldConfig { operation_deadline: Duration::from_millis(700), ..world_config() };
-    for (machines, across) in [(&[0, 0, 1, 1][..], Across::Node), (&[0, 1, 1, 1], Across::Direct)] {
+    for (nodes, across) in [(&[0, 0, 1, 1][..], Across::Node), (&[0, 1, 1, 1], Across::Direct)] {
         let results = on_ranks(4, 4, &short, &jit(), |world| {
             let stream = world.device().create_stream()?;
-            let mut communicator = Communicator::new(world, world.group(), config(machines, across))?;
+            let mut communicator = Communicator::new(world, world.group(), config(nodes, across))?;
             let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
             let case = Case::new(Collective::AllReduce, DataType::F32, 30_000);
             conformance::run(&mut communicator, &mut scratch, &case, &stream)?.unwrap();

@@ -1,5 +1,5 @@
-//! Collectives across machines by NICs in software, against the oracle, bit by bit: ranks are threads that are told to be on different machines, so that
-//! nothing of a peer there is mapped.
+//! Collectives across machines by NICs in software, against the oracle, bit by bit: ranks are threads that are told to be on different
+//! machines, so that nothing of a peer there is mapped.
 
 use std::time::Duration;
 
@@ -170,7 +170,7 @@ fn a_check_across_machines_runs_what_exists_and_reports_the_rest() {
             let left_out = |what: &str| tally.left_out.iter().find(|(left, _)| left.what == what);
             for what in ["packets", "push"] {
                 let (left, _) = left_out(what).unwrap();
-                assert!(left.why.contains("members are on several machines"), "{}", left.why);
+                assert!(left.why.contains("members are on several nodes"), "{}", left.why);
             }
             let (left, count) = left_out("batch of messages").unwrap();
             assert!(left.why.contains("memory that all members map") && *count > 0, "{}", left.why);

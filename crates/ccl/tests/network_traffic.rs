@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::{all_well, jit, machine, world_config};
 use anabranch_ccl::{
-    Across, CclConfig, Choice, Collective, Communicator, DataType, Error, LinkRoom, MemberTraffic,
+    Across, CclConfig, Choice, Collective, Communicator, DataType, Error, LinkCapacity, MemberTraffic,
     call_traffic,
 };
 use anabranch_clock::{Moment, sleep};
@@ -41,7 +41,7 @@ fn written_since(nics: &SoftNics, rank: GlobalRank, before: Written, expected: W
     }
 }
 
-fn expected(case: &Case, machines: &[u32], across: Across, room: LinkRoom) -> Option<Vec<MemberTraffic>> {
+fn expected(case: &Case, machines: &[u32], across: Across, room: LinkCapacity) -> Option<Vec<MemberTraffic>> {
     match call_traffic(&case.shape(machines.len() as u32), machines, across, room) {
         Ok(traffic) => Some(traffic.members),
         Err(Error::Algorithm { .. }) => None,
@@ -71,10 +71,10 @@ fn check(machines: &[u32], across: Across, data_type: DataType) -> u64 {
         |world: &World| {
             let stream = world.device().create_stream()?;
             let mut communicator = Communicator::new(world, world.group(), ccl.clone())?;
-            let room = LinkRoom {
-                lanes: Some(communicator.channels()),
+            let room = LinkCapacity {
+                channels: Some(communicator.channels()),
                 staging_bytes: ccl.staging_bytes,
-                ..LinkRoom::default()
+                ..LinkCapacity::default()
             };
             let mut scratch = Scratch::new(world, &communicator, 2 << 20)?;
             let mut between = 0;

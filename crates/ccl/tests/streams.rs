@@ -255,7 +255,7 @@ fn a_member_that_never_calls_is_named_in_time() {
                 let Fault::DeadlineExpired(expired) = fault else { panic!("{algorithm}: {fault}") };
                 assert_eq!(expired.peer, GlobalRank::new(1), "{algorithm}: {fault}");
                 assert_eq!(expired.operation, "ccl");
-                let awaited = if algorithm.is_packets() { "packets of a peer" } else { "meeting" };
+                let awaited = if algorithm.is_packets() { "packets of a peer" } else { "barrier" };
                 assert_eq!(expired.phase, awaited, "{algorithm}");
                 // The world is given up: later calls say the same, and launch nothing.
                 let again = conformance::launch(&mut all, &scratch, &case, choice, &stream).unwrap_err();

@@ -1,4 +1,4 @@
-//! A thread that captures graphs of its own while ranks work in other threads, as a framework does (`--capture-beside`).
+//! A thread that captures and replays its own graphs while ranks run on other threads, as a framework does (`--capture-beside`).
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -8,7 +8,7 @@ use anabranch::Error;
 use anabranch::hip::{Device, DeviceBuffer, Stream};
 use anyhow::{Context, bail};
 
-/// How long a capture stays open: long beside its replay, so that most of the time something is captured.
+/// How long a capture stays open: much longer than its replay, so that a capture is open most of the time.
 const OPEN: Duration = Duration::from_millis(1);
 /// Bytes that a graph fills, and as many into which it copies them.
 const BYTES: usize = 256;
@@ -21,27 +21,27 @@ pub(crate) struct CaptureBeside {
 }
 
 impl CaptureBeside {
-    /// Starts it on a device; its first capture is under way on return.
+    /// Starts it on a device; its first capture is open on return.
     ///
     /// # Errors
-    /// The system's, where it has no thread.
+    /// The system's error if no thread can be started.
     pub(crate) fn start(device: Device) -> anyhow::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let (began, begins) = mpsc::channel();
         let body = move || capture_until(&device, &stopped, &began);
         let thread = thread::Builder::new().name("capture-beside".to_owned()).spawn(body);
         let thread = thread.context("--capture-beside: the system starts no thread")?;
-        // Where nothing begins, the thread has ended, and says why when it is joined.
+        // Without a first capture the thread has ended; joining it returns the error.
         let _begun = begins.recv();
         Ok(Self { stop, thread })
     }
 
-    /// Stops it. How many graphs were captured and replayed.
+    /// Stops it and returns the number of graphs that were captured and replayed.
     ///
     /// # Errors
     /// The first capture or replay that failed.
     pub(crate) fn finish(self) -> anyhow::Result<u64> {
-        // A thread that failed listens no more.
+        // A failed thread no longer receives.
         let _sent = self.stop.send(());
         let ended = self.thread.join();
         let graphs = ended.unwrap_or_else(|_| bail!("the thread panicked"));
@@ -55,7 +55,7 @@ fn capture_until(device: &Device, stopped: &Receiver<()>, began: &Sender<()>) ->
     for graphs in 1.. {
         let value = graphs as u8;
         let rest = || {
-            // Nobody waits any more from the second capture on.
+            // Only the first capture has a receiver.
             let _sent = began.send(());
             stopped.recv_timeout(OPEN) == Err(RecvTimeoutError::Timeout)
         };

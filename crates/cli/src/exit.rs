@@ -1,8 +1,8 @@
-//! Exit codes: what went wrong, for scripts.
+//! Exit codes, for scripts.
 //!
-//! 0 well; 1 the command's own findings (a check or a seed that failed, a wrong call); 2 configuration or usage; 3
-//! environment; 4 a kernel does not compile; 5 a peer; 6 a device. `run` passes on the code of the rank that is the
-//! cause, and 128 plus the number of a signal.
+//! 0 success; 1 a finding of the command (a failed check or seed, a wrong call); 2 configuration or usage; 3
+//! environment; 4 a kernel does not compile; 5 a peer; 6 a device. `run` exits with the code of the rank that is the
+//! cause, and with 128 plus the number of a signal.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use anabranch::config::ConfigError;
 use anabranch_bench::reported::Reported;
 use anabranch_sim::{CaseError, UnknownProtocol};
 
-/// What was asked for cannot be, which was seen before anything was started. Says what its cause says.
+/// An invalid request, refused before anything was started. Its text is its cause's.
 #[derive(Debug)]
 struct Usage(anyhow::Error);
 
@@ -27,7 +27,7 @@ impl std::error::Error for Usage {
     }
 }
 
-/// An error of usage, unless it has another cause: a library that is not there, say.
+/// An error of usage, unless a cause has another code, for example a missing library.
 pub(crate) fn usage(error: anyhow::Error) -> anyhow::Error {
     Usage(error).into()
 }

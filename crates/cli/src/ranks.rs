@@ -1,4 +1,4 @@
-//! Running something on every rank of a world: in processes that this program starts of itself, or in threads.
+//! Runs a function on every rank of a world: in processes of this program, or in threads.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -19,13 +19,12 @@ use crate::launch::{Launch, Output};
 use anabranch_bench::progress::Progress;
 use anabranch_bench::ranks::{RankArgs, RankContext};
 
-/// Runs `work` on every rank. `check` is asked first, with the configuration and the number of ranks: what it refuses
-/// is one error of this process, with no rank started. Compiles `kernels` first, with a line of progress, so that the ranks find them; then
-/// starts threads, or processes of this program with the subcommand `hidden` in place of its own, which end in
-/// [`run_rank`].
+/// Runs `work` on every rank. First calls `check` with the configuration and the number of ranks, so that an invalid request
+/// is one error of this process, before any rank starts. Then compiles `kernels`, with a line of progress, so that the ranks find them in
+/// the cache; then starts threads, or processes of this program with the subcommand `hidden`, which call [`run_rank`].
 ///
 /// # Errors
-/// The configuration's, those of `check`, a kernel's that does not compile, and the first failing rank's.
+/// Errors of the configuration, of `check`, of the compiler, and of the first failing rank.
 pub(crate) fn spawn<W>(
     arguments: &RankArgs,
     hidden: &str,
@@ -59,7 +58,7 @@ where
     }
     let layout =
         if arguments.threads { ProcessLayout::Threads { ranks } } else { ProcessLayout::Processes { ranks } };
-    // Opened before anything is started: that there are fewer devices than ranks is one error and not N.
+    // Opened before any rank starts, so that too few devices are one error and not N.
     let platform = open(arguments, &config, layout, &progress)?;
     let target = platform.jit().device_target(&platform.device(0)?).map_err(anabranch::Error::from)?;
     compile(platform.jit(), kernels, &target, &config)?;
@@ -69,7 +68,7 @@ where
     }
     let compiled = platform.jit().stats().compiled;
     let port_offset = config.bootstrap.port_offset;
-    // The ranks open devices of their own; this process must not hold any of their memory.
+    // The ranks open the devices themselves; this process must not hold any of their memory.
     drop(platform);
     let invocation = invocation::get().context("the command was not started by its entry point")?;
     let (program, before) = invocation.program.split_first().context("no program to start ranks of")?;
@@ -84,10 +83,10 @@ where
     finish(&launch, port_offset)
 }
 
-/// Runs `work` as the rank that the launcher says this process is.
+/// Runs `work` as the rank that the launcher assigned to this process.
 ///
 /// # Errors
-/// The configuration's, the world's, and the work's.
+/// Errors of the configuration, the world, and the work.
 pub(crate) fn run_rank<W>(arguments: &RankArgs, work: W) -> anyhow::Result<()>
 where
     W: Fn(&RankContext<'_>) -> anyhow::Result<()>,
@@ -125,7 +124,7 @@ where
     progress.clear();
     let captured = beside.map_or(Ok(0), CaptureBeside::finish);
     let ranks = first_failure(results?);
-    // What fails beside may be why ranks fail, and the other way round: both are said.
+    // Either failure may have caused the other, so both are reported.
     match (ranks, captured) {
         (ranks, Ok(graphs)) => {
             if arguments.capture_beside {
@@ -148,7 +147,7 @@ where
 /// Why ranks failed, if any did.
 fn first_failure(results: Vec<Result<(), RankError<anyhow::Error>>>) -> anyhow::Result<()> {
     let failures: Vec<RankError<anyhow::Error>> = results.into_iter().filter_map(Result::err).collect();
-    // A rank that fails takes the others with it: what they say about losing it is not the cause.
+    // A failing rank makes the others fail; their errors about its loss are not the cause.
     let cause = failures.iter().position(|failure| !is_consequence(failure)).unwrap_or(0);
     match failures.into_iter().nth(cause) {
         None => Ok(()),
@@ -204,7 +203,7 @@ fn device_count(config: &Config) -> anyhow::Result<u32> {
     }
 }
 
-/// Compiles what the ranks will need, several kernels at once.
+/// Compiles the kernels of the ranks, several at once.
 fn compile(jit: &Jit, kernels: &[KernelSpec], target: &Target, config: &Config) -> anyhow::Result<()> {
     let wanted: Vec<_> = kernels.iter().map(|spec| (spec.clone(), target.clone())).collect();
     let report = jit.compile_ahead(&wanted, anabranch::compile_jobs(&config.kernels));

@@ -36,7 +36,7 @@ fn every_exchange_is_verified_and_the_second_run_compiles_nothing() {
 }
 
 #[test]
-fn rows_say_under_which_conditions_they_were_measured() {
+fn rows_contain_the_measurement_conditions() {
     for (more, routing, mode) in
         [(&[][..], "random", "eager"), (&["--routing", "hot", "--graph"], "hot", "graph")]
     {
@@ -53,7 +53,7 @@ fn rows_say_under_which_conditions_they_were_measured() {
 }
 
 #[test]
-fn modes_and_caps_are_verified_and_said() {
+fn modes_and_caps_are_verified_and_reported() {
     for (mode, max_recv, said, drops) in [
         ("auto", None, "slotted", false),
         ("slotted", Some("4"), "slotted", true),
@@ -163,7 +163,7 @@ fn a_flat_heap_carries_the_same_traffic() {
 }
 
 #[test]
-fn every_way_of_moving_bytes_is_verified() {
+fn every_copy_route_is_verified() {
     let done = run(&[&["bench", "p2p", "--bytes", "4 KiB"], SMALL].concat());
     let rows = rows(&done);
     assert_eq!(rows.len(), 3 + 3 + 4, "{done:?}");
@@ -227,7 +227,7 @@ fn every_collective_is_verified_in_groups_and_forms_and_drawn() {
 }
 
 #[test]
-fn collectives_that_cannot_be_are_one_error_before_any_rank_starts() {
+fn invalid_collectives_fail_before_ranks_start() {
     for (arguments, words) in [
         (&["--compare", "nccl"][..], "NCCL runs on NVIDIA GPUs, and device.runtime is host"),
         (&["--group", "0,5"], "group rank 5"),
@@ -255,7 +255,7 @@ fn collectives_that_cannot_be_are_one_error_before_any_rank_starts() {
 }
 
 #[test]
-fn sizes_that_cannot_be_are_one_error_before_any_rank_starts() {
+fn invalid_sizes_fail_before_ranks_start() {
     let most = u32::MAX.to_string();
     let half = (1_u64 << 60).to_string();
     for (arguments, words) in [
@@ -412,7 +412,7 @@ fn a_placement_from_a_file_is_used_and_verified() {
 }
 
 #[test]
-fn a_plan_says_what_it_would_allocate_for_any_number_of_ranks() {
+fn plan_reports_its_memory_for_any_number_of_ranks() {
     let plan = ["bench", "ep", "--plan", "--ranks", "256", "--tokens", "128,4096", "--runtime", "host"];
     let done = run(&[&plan[..], &["--json"]].concat());
     let said: Vec<serde_json::Value> =
@@ -477,7 +477,7 @@ fn measured_launches_are_written_and_shape_dispatch_and_combine() {
             let shape = (row["blocks"].as_u64().unwrap(), row["threads"].as_u64().unwrap());
             assert!(shapes.is_none_or(|shapes| shapes[index] == shape), "{row}");
         }
-        // Rows that nobody measured are said to be so, once.
+        // Rows without a measured launch are reported as such, once.
         let done = run(&[&bench[..], &host, &["--hidden", "128", "--experts", "8", "--top-k", "2"]].concat());
         assert_eq!(done.stderr.matches("no launches for 2 ranks").count(), 1, "{done:?}");
     }

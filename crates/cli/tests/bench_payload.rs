@@ -12,7 +12,7 @@ fn rows(done: &Run) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn rows_that_copy_engines_move_are_verified() {
+fn copy_engine_rows_are_verified() {
     let queues = ["--set", "transport.order=sdma,p2p"];
     for more in
         [&[][..], &["--graph", "--combine-source", "buffer"], &queues, &[queues[0], queues[1], "--graph"]]
@@ -39,7 +39,7 @@ fn rows_that_copy_engines_move_are_verified() {
 /// HIP refuses some calls on all threads while one captures, and spoils that capture: neither the ranks, which join, make plans and
 /// capture themselves, nor the other thread may see anything of each other.
 #[test]
-fn another_thread_may_capture_all_the_time() {
+fn concurrent_captures_do_not_disturb_ranks() {
     let beside = ["--threads", "--graph", "--capture-beside"];
     let collective = ["bench", "ccl", "--op", "all_reduce", "--sizes", "4 KiB"];
     for bench in [&[&["bench", "ep"], EP].concat()[..], &collective] {

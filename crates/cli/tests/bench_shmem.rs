@@ -43,7 +43,7 @@ fn every_operation_is_verified_over_every_route() {
 /// Copies and signals that set; two lines say what is left out and why.
 #[test]
 #[ignore = "extended"]
-fn without_atomics_all_but_these_and_signals_that_add_is_verified() {
+fn nic_without_atomics_verifies_all_other_operations() {
     let more = ["--ranks", "2", "--threads", "--nodes", "2", "--bytes", "64"];
     let done = run(&[
         BASE,
@@ -66,7 +66,7 @@ fn without_atomics_all_but_these_and_signals_that_add_is_verified() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_before_there_are_ranks() {
+fn invalid_runs_are_refused_before_ranks_start() {
     for (more, words) in [
         (&["--ranks", "33"][..], "at most 32 with it"),
         (&["--ranks", "2", "--bytes", "0"], "no number of bytes"),

@@ -93,8 +93,8 @@ fn a_wrong_file_is_refused_with_line_and_suggestion() {
 }
 
 #[test]
-fn a_compiler_that_is_not_there_is_refused_by_check() {
-    for (compiler, told) in [
+fn missing_compiler_is_refused_by_check() {
+    for (compiler, expected) in [
         ("/nonexistent/clang++", Some("line 2: kernels.compiler: \"/nonexistent/clang++\": no such file")),
         ("/usr/bin/nonsense", Some("is no compiler setting; accepted are auto, hipcc")),
         ("/usr/bin/g++", None),
@@ -102,13 +102,13 @@ fn a_compiler_that_is_not_there_is_refused_by_check() {
     ] {
         let path = file("compiler.toml", &format!("[kernels]\ncompiler = \"{compiler}\"\n"));
         let done = run(&["config", "check", path.to_str().unwrap()]);
-        assert_eq!(done.code, if told.is_some() { 2 } else { 0 }, "{done:?}");
-        assert!(told.is_none_or(|told| done.stderr.contains(told)), "{done:?}");
+        assert_eq!(done.code, if expected.is_some() { 2 } else { 0 }, "{done:?}");
+        assert!(expected.is_none_or(|expected| done.stderr.contains(expected)), "{done:?}");
     }
 }
 
 #[test]
-fn settings_that_do_not_exist_are_refused_wherever_they_come_from() {
+fn unknown_settings_are_refused_in_every_layer() {
     let by_environment = finish(command(&["config", "show"]).env("ANABRANCH__HEAP__BYTE", "1"));
     assert_eq!(by_environment.code, 2);
     assert!(
@@ -124,7 +124,7 @@ fn settings_that_do_not_exist_are_refused_wherever_they_come_from() {
 }
 
 #[test]
-fn a_terminal_is_told_the_same_as_a_file() {
+fn terminal_output_equals_file_output() {
     let program = env!("CARGO_BIN_EXE_anabranch");
     let plain = finish(std::process::Command::new(program).args(["config", "show", "--json"]));
     // util-linux's command gives another one a terminal. The shell's variable keeps a path with spaces whole.

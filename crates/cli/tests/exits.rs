@@ -7,7 +7,7 @@ const EP: &[&str] = &["ep", "--tokens", "9", "--hidden", "64", "--experts", "16"
 const COLLECTIVES: &[&str] =
     &["ccl", "--op", "all_reduce,all_gather,reduce_scatter,all_to_all,broadcast", "--sizes", "4K"];
 
-/// Verifies a benchmark; `filled` is the byte with which freed memory is filled, so that whoever still reads it gets something else.
+/// Verifies a benchmark; `filled` is the byte with which freed memory is filled, so that a late read gets other bytes.
 fn verified(bench: &[&str], ranks: &str, more: &[&str], filled: u32) {
     let common = ["--runtime", "host", "--iters", "2", "--json", "--threads", "--ranks", ranks];
     let arguments = [&["bench"], bench, &common, more, &["--set", "heap.bytes=64 MiB"]].concat();
@@ -26,7 +26,7 @@ fn verified(bench: &[&str], ranks: &str, more: &[&str], filled: u32) {
 
 #[test]
 #[ignore = "extended"]
-fn five_runs_of_two_four_and_eight_threads_end_without_a_word() {
+fn runs_of_two_four_and_eight_threads_end_silently() {
     let by_queues = ["--set", "transport.order=sdma,p2p"];
     let by_engine = [&by_queues[..], &["--algorithm", "copy-engine"]].concat();
     for (round, filled) in [165, 90, 255, 1, 85].into_iter().enumerate() {

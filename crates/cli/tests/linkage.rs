@@ -120,7 +120,7 @@ fn shared_object(name: &str, code: &str, flags: &[&str]) -> Vec<u8> {
 }
 
 #[test]
-fn what_should_not_be_there_is_found() {
+fn forbidden_symbols_are_found() {
     let clean = shared_object("clean", "extern \"C\" int cue(int); int six() { return cue(6); }", &[]);
     assert_eq!(complaints(&clean), [""; 0]);
     for (name, code, words) in [

@@ -21,7 +21,7 @@ fn numbers(rows: &[&Value], name: &str) -> Vec<u64> {
 }
 
 #[test]
-fn collectives_grow_as_they_should() {
+fn model_of_collectives_scales_as_expected() {
     let which = ["ccl", "--ranks", "4,8,16,32", "--per-node", "4", "--sizes", "32M"];
     let rows = rows(&[&which[..], &["--op", "all_reduce,all_gather,all_to_all,broadcast"]].concat());
     let between = |op, across| numbers(&of(&rows, op, across), "between_bytes");
@@ -63,7 +63,7 @@ fn packed_parts_take_fewer_requests() {
 }
 
 #[test]
-fn dispatches_grow_as_they_should() {
+fn model_of_dispatch_scales_as_expected() {
     let rows = rows(&["ep", "--ranks", "8,16,64,256", "--tokens", "128"]);
     let all = |op, across, name| numbers(&of(&rows, op, across), name);
     let (direct, node) =
@@ -92,7 +92,7 @@ fn dispatches_grow_as_they_should() {
 
 /// What a plan chooses by itself is the faster of the two, of what is counted over copies, too.
 #[test]
-fn the_way_that_is_chosen_is_the_faster_one() {
+fn model_chooses_the_faster_way() {
     for tokens in ["1", "128", "4096"] {
         let which = ["ep", "--ranks", "16,64,512", "--tokens", tokens];
         let both = rows(&which);
@@ -139,7 +139,7 @@ fn times_follow_the_links_that_are_given() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_model_arguments_are_refused() {
     for (arguments, words) in [
         (
             &["ccl", "--ranks", "12"][..],
@@ -172,10 +172,10 @@ fn what_cannot_be_is_refused() {
     }
 }
 
-/// Each block of the document that begins with the command has what it prints behind it.
+/// Each block of the document that begins with the command has the output after it.
 #[test]
 #[ignore = "extended"]
-fn the_document_has_what_is_printed() {
+fn document_matches_the_output() {
     let mut blocks = 0;
     for block in DOCUMENT.split("```text\n$ anabranch ").skip(1) {
         let (block, _) = block.split_once("```").unwrap();

@@ -28,7 +28,7 @@ fn topo_goes_by_nic_between_machines() {
 }
 
 #[test]
-fn nodes_that_have_no_rank_or_no_meaning_are_refused() {
+fn invalid_node_counts_are_refused() {
     for (command, words) in [
         (&["topo"][..], "--nodes 3 with 2 ranks; allowed are 1 to 2"),
         (&["bench", "ccl"], "--nodes 3 with 2 ranks"),
@@ -67,7 +67,7 @@ fn collectives_and_experts_run_by_nics_without_atomics() {
 }
 
 #[test]
-fn what_cannot_be_between_machines_is_one_line_before_any_rank_starts() {
+fn options_without_internode_support_fail_before_ranks_start() {
     let small = ["ep", "--tokens", "4", "--hidden", "128", "--experts", "8", "--top-k", "2"];
     let ep = |more: &[&'static str]| [&small[..], more].concat();
     for (bench, words) in [

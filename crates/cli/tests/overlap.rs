@@ -11,7 +11,7 @@ fn rows(done: &Run) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn by_copy_engine_all_that_can_is_verified_and_the_rest_is_refused() {
+fn copy_engine_collectives_are_verified_or_refused() {
     let all = ["--transport", "sdma", "--op", "all_gather,all_to_all,broadcast,gather,scatter,all_reduce"];
     let rows = rows(&run(&[&["bench", "ccl"], SMALL, &all, &["--sizes", "3000,64K", "--graph"]].concat()));
     assert_eq!(rows.len(), 12);

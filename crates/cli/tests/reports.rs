@@ -221,7 +221,7 @@ fn a_build_that_fails_fails_the_command() {
 }
 
 #[test]
-fn commands_that_are_not_there_are_not_listed() {
+fn help_lists_only_existing_commands() {
     let help = run(&["--help"]).stdout;
     for command in ["bench", "config", "doctor", "jit", "run", "sim", "topo", "tune"] {
         assert!(help.contains(&format!("\n  {command} ")), "{help}");

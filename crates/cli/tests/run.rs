@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::common::{command, run};
 
 #[test]
-fn every_rank_is_told_its_place() {
+fn every_rank_gets_its_number() {
     let script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $ANABRANCH_SECRET $OMPI_COMM_WORLD_RANK.";
     let done = common::finish(
         command(&["run", "-n", "3", "--", "sh", "-c", script]).env("OMPI_COMM_WORLD_RANK", "9"),
@@ -51,7 +51,7 @@ fn one_failing_rank_stops_the_others() {
 
 /// Rank 1 ends first, of what rank 0 does later.
 #[test]
-fn the_rank_that_is_the_cause_is_blamed_and_not_the_first_that_ends() {
+fn causing_rank_is_blamed_before_the_first_to_end() {
     let script = "if [ $RANK = 1 ]; then echo 'Error: rank 0 died (its connection closed without a goodbye); the world cannot be used \
                   any more' >&2; exit 1; fi; if [ $RANK = 0 ]; then sleep 0.4; echo cause >&2; exit 7; fi; sleep 60";
     let begun = Instant::now();
@@ -66,7 +66,7 @@ fn the_rank_that_is_the_cause_is_blamed_and_not_the_first_that_ends() {
 }
 
 #[test]
-fn ranks_that_do_not_listen_are_killed_after_the_grace_period() {
+fn ranks_that_ignore_the_signal_are_killed_after_the_grace_period() {
     let begun = Instant::now();
     // Rank 0 waits until rank 1 is deaf.
     let deaf = common::file("deaf", "");
@@ -132,7 +132,7 @@ fn ranks_die_with_the_launcher() {
     signal(child.id(), "KILL");
     child.wait().unwrap();
     let gone = |rank: &String| {
-        // A zombie that nobody has reaped yet is gone too.
+        // A zombie that was not reaped yet has ended too.
         let status = std::fs::read_to_string(format!("/proc/{rank}/stat")).unwrap_or_default();
         status.is_empty() || status.contains(") Z ")
     };
@@ -144,7 +144,7 @@ fn ranks_die_with_the_launcher() {
 }
 
 #[test]
-fn what_cannot_be_started_is_named() {
+fn program_that_cannot_start_is_named() {
     let done = run(&["run", "-n", "2", "--", "/nonexistent/program"]);
     assert_eq!(done.code, 1);
     assert!(done.stderr.contains("rank 0: cannot start /nonexistent/program"), "{}", done.stderr);

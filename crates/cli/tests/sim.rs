@@ -3,7 +3,7 @@
 use crate::common::{Run, file, run};
 use serde_json::Value;
 
-/// The words behind "replay: anabranch".
+/// The words after "replay: anabranch".
 fn replay(done: &Run) -> Vec<&str> {
     let line = done.stdout.lines().find_map(|line| line.strip_prefix("replay: anabranch "));
     assert!(line.is_some(), "{done:?}");
@@ -58,7 +58,7 @@ fn a_mutant_is_found_shrunk_and_replayed_from_the_printed_line() {
 }
 
 #[test]
-fn json_says_the_same() {
+fn json_matches_the_text() {
     let row = |arguments: &[&str], code: i32| -> Value {
         let done = run(&[&["sim", "barrier", "--json"], arguments].concat());
         assert_eq!((done.code, done.stdout.lines().count()), (code, 1), "{done:?}");
@@ -84,7 +84,7 @@ fn json_says_the_same() {
 }
 
 #[test]
-fn a_search_that_was_cut_off_says_so() {
+fn interrupted_search_is_reported() {
     let done = run(&["sim", "barrier", "--seeds", "0..1000000000", "--time-limit", "50ms"]);
     assert_eq!(done.code, 0, "{done:?}");
     assert!(done.stdout.starts_with("barrier: the time limit ended the search after "), "{done:?}");
@@ -92,8 +92,8 @@ fn a_search_that_was_cut_off_says_so() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused() {
-    for (arguments, told) in [
+fn invalid_searches_are_refused() {
+    for (arguments, expected) in [
         (&["barrier", "--seeds", "5"][..], "seeds are written like 0..10000"),
         (&["barrier", "--seeds", "6..6"], "one seed alone is 6..7"),
         (
@@ -109,14 +109,14 @@ fn what_cannot_be_run_is_refused() {
     ] {
         let done = run(&[&["sim"], arguments].concat());
         assert_eq!((done.code, done.stdout.as_str()), (2, ""), "{done:?}");
-        assert!(done.stderr.contains(told), "{done:?}");
+        assert!(done.stderr.contains(expected), "{done:?}");
     }
     let trace = run(&["sim", "barrier", "--mutant", "EPOCH_LOOSE", "--trace", "/nonexistent/trace.json"]);
     assert_eq!(trace.code, 1);
     assert!(trace.stderr.contains("/nonexistent/trace.json cannot be written"), "{trace:?}");
     assert!(
         trace.stdout.contains("\nreplay: anabranch sim barrier "),
-        "the failure is told all the same: {trace:?}"
+        "the failure is reported anyway: {trace:?}"
     );
 }
 
@@ -141,19 +141,19 @@ fn the_list_has_protocols_and_mutants() {
 }
 
 #[test]
-fn every_run_within_bounds_says_whether_it_was_every_run() {
+fn exhaustive_search_reports_whether_it_was_complete() {
     let tiny = ["--rounds", "1", "--tokens", "1", "--blocks", "1", "--waves", "1", "--exhaustive"];
     let sim = |more: &[&str]| run(&[&["sim"], &tiny[..], more].concat());
     let bounds = ["--most-switches", "0", "--landings", "0"];
     let atomics = ["atomics", "--ranks", "1"];
     let all = sim(&[&atomics[..], &bounds].concat());
     assert_eq!(all.code, 0, "{all:?}");
-    let told = "atomics: all 1584 runs with at most 0 switches and 0 landings: no failure; ";
-    assert!(all.stdout.starts_with(told), "{all:?}");
+    let expected = "atomics: all 1584 runs with at most 0 switches and 0 landings: no failure; ";
+    assert!(all.stdout.starts_with(expected), "{all:?}");
     let some = sim(&[&atomics[..], &bounds, &["--runs", "100", "--json"]].concat());
     let row: Value = serde_json::from_str(&some.stdout).unwrap();
-    let told = (row["result"].as_str(), row["runs"].as_u64(), row["cumulative"].as_bool());
-    assert_eq!((some.code, told), (0, (Some("runs used up"), Some(100), Some(false))), "{some:?}");
+    let expected = (row["result"].as_str(), row["runs"].as_u64(), row["cumulative"].as_bool());
+    assert_eq!((some.code, expected), (0, (Some("runs used up"), Some(100), Some(false))), "{some:?}");
 
     let wrong = sim(&["barrier", "--ranks", "2", "--mutant", "EPOCH_LOOSE", "--cumulative"]);
     assert_eq!(wrong.code, 1, "{wrong:?}");
@@ -192,7 +192,7 @@ fn a_world_is_searched_and_its_flags_are_checked() {
     let text =
         run(&["sim", "world", "--ranks", "2", "--fail-each-call", "--stride", "150", "--seeds", "0..1"]);
     assert!(text.code == 0 && text.stdout.contains("world: ") && text.stdout.contains("digest "), "{text:?}");
-    for (arguments, told) in [
+    for (arguments, expected) in [
         (&["world", "--fault", "die:1"][..], "\"die:1\" is no fault; written are kill:RANK@PRIMITIVE"),
         (&["world", "--fault", "kill:3@1"], "names a rank that is none of 3"),
         (&["world", "--most-switches", "3"], "world has no limit of switches"),
@@ -204,6 +204,6 @@ fn a_world_is_searched_and_its_flags_are_checked() {
     ] {
         let done = run(&[&["sim"], arguments].concat());
         assert_eq!((done.code, done.stdout.as_str()), (2, ""), "{done:?}");
-        assert!(done.stderr.contains(told), "{done:?}");
+        assert!(done.stderr.contains(expected), "{done:?}");
     }
 }

@@ -1,14 +1,14 @@
 // Combine: every rank pulls, for each of its tokens, the rows that the token's destinations computed, and sums them in
-// group-rank order with f32 accumulation and one rounding. Copies that were dropped for lack of room are not there to be
+// group-rank order with f32 accumulation and one rounding. Copies that were dropped because they did not fit are not
 // summed, nor are those of ranks that are masked (`ep/mask.h`); a token without any copy gives zeros.
 //
-// Who writes what. Rank d's expert work has written the rows that d received in its combine window; then d stores its
+// Writers. Rank d's expert work has written the results of its received rows to its combine window; then d stores its
 // combine flag at every rank s. Rank s waits for the flags of all ranks and reads.
 // Split in two, the first kernel ends after its flags, and the second begins with that wait.
 //
 // Why the window is not overwritten while it is read. Rank d writes its combine window again in epoch e + 1, after its
-// dispatch e + 1 has seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (stream
-// order on the slot, kept by the handle), so all reads of epoch e are over. The same chain protects the flag words.
+// dispatch e + 1 has seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (slot
+// order, see `dispatch.hip`), so all reads of epoch e are over. The same chain protects the flag words.
 #include "anabranch/prelude.h"
 #include "ep/combine_flags.h"
 #include "ep/combine_rows.h"
@@ -21,7 +21,7 @@ typedef EP_ELEMENT Element;
 
 static ANABRANCH_DEVICE Result result_of(const Grid&, const CombineArgs& args, u64 entry) { return pulled(args, entry); }
 
-// The whole block comes here, or none of it. Reports to every rank that the rows are here.
+// The whole block comes here, or none of it. Flags to every rank that the rows are in the window.
 static ANABRANCH_DEVICE void offer_rows(const Grid& grid, const CombineArgs& args, u64 epoch) {
     if (grid.block == 0) {
         // The rows were written by earlier work on this stream; the fence carries them to the peers.

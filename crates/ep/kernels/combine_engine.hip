@@ -1,17 +1,18 @@
-// Combine whose rows are moved by copy engines, in halves: the first gives, for each rank, what the experts made of its rows to the
-// engines, from the combine window or any other buffer, with the rank's flag after it; the second sums what came. Slotted only, so that
-// the rows for a rank lie in one piece. Sums are those of `combine.hip`.
+// Combine whose rows copy engines move, in two kernels. The send posts, for each rank, the experts' rows of that rank, from the combine
+// window or any other buffer, with the rank's flag after them. The receive sums. Slotted only, so that
+// the rows for a rank are contiguous. Sums are as in `combine.hip`.
 //
-// Who writes what. Rank s has a window for what returns, as large as a combine window; rows [d * row_stride ..] of it are rank d's,
-// whose engines write there what d's experts made of the rows from s, in their order, and then d's combine flag at s. Rank s waits for
-// the flags of all ranks and reads. Where the route has no queue that kernels write, copies of streams move as many rows as there may
-// be, and the kernel `flag` is on the stream that joins them.
+// Writers. Rank s has a return window, as large as a combine window. The engines of rank d write to its rows [d * row_stride ..] the
+// results of d's experts for the rows from s, in their order, and then d's combine flag at s. Rank s waits for
+// the flags of all ranks and reads. Where the route has no queue that kernels write, copies on streams move a fixed number of rows,
+// and the kernel `flag` runs on the stream that joins them.
 //
-// Why the window of what returns is not overwritten while it is read. The engines of d write at s again in epoch e + 1, after d's
-// dispatch e + 1, which has seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (stream order on
-// the slot, kept by the handle), so all its reads of epoch e are over. The same chain protects the flag words.
+// Why the return window is not overwritten while it is read. The engines of d write at s again in epoch e + 1, after d's
+// dispatch e + 1, which has seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (slot
+// order, see `dispatch.hip`), so all its reads of epoch e are over. The same chain protects the flag words.
 // Why what is copied is not overwritten too early. The experts of d write the combine window again in epoch e + 1, after d's `recv` e
-// in stream order. That has waited for its own packets, and is after the join of its own copies. Of another buffer the caller knows it.
+// in stream order. That kernel has waited for this rank's packets, and runs after the join of its copies. For another buffer the caller
+// ensures it.
 #include "anabranch/prelude.h"
 #include "ep/combine_flags.h"
 #include "ep/combine_rows.h"
@@ -26,7 +27,7 @@ static ANABRANCH_DEVICE Result result_of(const Grid&, const CombineEngineArgs& a
     return returned(args, args.rows_offset, entry);
 }
 
-static_assert(!MASKS, "engines keep no mask");
+static_assert(!MASKS, "plans with copy engines have no masks");
 
 static ANABRANCH_DEVICE u64* flag_at(const Grid& grid, const CombineEngineArgs& args, u32 peer) {
     u64 own = args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride;
@@ -50,7 +51,7 @@ static ANABRANCH_DEVICE void post_rows(const Grid& grid, const CombineEngineArgs
     }
 }
 
-// The whole block comes here, or none of it. Sends the flags of those whose rows went by copies of streams.
+// The whole block comes here, or none of it. Sends the flags of ranks whose rows were copied on streams.
 static ANABRANCH_DEVICE void flag_others(const Grid& grid, const CombineEngineArgs& args, u64 epoch) {
     block_release_system(grid);
     for (u32 i = grid.thread; i < args.team.size; i += grid.block_threads) {
@@ -66,7 +67,7 @@ ANABRANCH_KERNEL(anabranch_ep_combine_engine_send, CombineEngineArgs, 1024) {
     if (epoch != 0) post_rows(grid, args, context_of(grid, args, epoch));
 }
 
-// One block, after those copies.
+// One block, after the copies on streams.
 ANABRANCH_KERNEL(anabranch_ep_combine_engine_flag, CombineEngineArgs, 1024) {
     u64 epoch = next_epoch(grid, args);
     if (epoch != 0) flag_others(grid, args, epoch);

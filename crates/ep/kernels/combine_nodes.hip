@@ -1,20 +1,20 @@
-// Combine whose ranks are on several nodes: every rank pulls, for each of its tokens, the rows that ranks of its own node computed, as in
-// `combine.hip`, and those of other nodes are put into its window of what returns. Sums are those of `combine.hip`, over every row that was
-// computed, in group-rank order: a sum of a node's rows would save bytes between nodes and add in another order.
+// Combine of ranks on several nodes: every rank pulls, for each of its tokens, the rows that ranks of its own node computed, as in
+// `combine.hip`; ranks of other nodes put theirs into its return window. Sums are as in `combine.hip`, over every row,
+// in group-rank order: a sum per node would save bytes between nodes but add in another order.
 //
-// Who writes what. Rank d's expert work has written the rows that d received in its combine window, or a buffer whose rows the first half
-// copies there. Then d stores its combine flag at every rank of its node, and puts to each rank s of another the rows that s owns, as
-// one piece, to rows [d * row_stride ..] of s's window of what returns, with the flag after them. Rank s waits for the flags of all ranks.
+// Writers. Rank d's expert work has written the results of its received rows to its combine window, or to a buffer that the send
+// copies there. Then d stores its combine flag at every rank of its node, and puts to each rank s of another node the rows that s owns,
+// contiguous, to rows [d * row_stride ..] of the return window of s, with the flag after them. Rank s waits for the flags of all ranks.
 //
 // Why the combine window is not overwritten while it is read. Rank d writes it again in epoch e + 1, after its dispatch e + 1 has seen every
 // rank's dispatch flag e + 1, or the one that its relay sent for that rank. Rank s sends that after its combine e has ended, so all its
-// reads of epoch e are over, and what d put to s had come before.
-// Why the window of what returns is not overwritten while it is read: d puts there again in epoch e + 1, after the same flag of s.
-// The same chain protects the flag words. It also keeps them from going back, although now one block sends it and now another, by another queue
-// pair: s has seen d's flag e before it sends what d's flag e + 1 waits for.
+// reads of epoch e are over, and the rows that d put to s had landed before.
+// Why the return window is not overwritten while it is read: d puts there again in epoch e + 1, after the same flag of s.
+// The same chain protects the flag words. It also keeps them from going back, although another block may send them in each epoch, by another
+// queue pair: s has seen d's flag e before it sends the dispatch flag that d waits for before it sends flag e + 1.
 //
-// No block waits for its puts before it goes on to sum; when it has, the first block does: what a NIC could not do ends this rank's
-// operation with what the NIC says, and not only its peers'.
+// No block waits for its puts before it sums. After the sum the first block does, so that a NIC error ends this rank's operation, and not
+// only the operations of its peers.
 #include "anabranch/prelude.h"
 #include "ep/nodes.h"
 #include "ep/combine_flags.h"
@@ -27,15 +27,15 @@
 #endif
 typedef EP_ELEMENT Element;
 
-// Rows of this node's ranks are pulled; those of others have come.
+// Rows of this node's ranks are pulled; rows of other nodes are in the return window.
 static ANABRANCH_DEVICE Result result_of(const Grid& grid, const CombineNodesArgs& args, u64 entry) {
     if (!is_near(grid, args.nodes, destination_rank(entry))) return returned(args, args.returned_offset, entry);
     return pulled(args, entry);
 }
 
-static_assert(!MASKS, "no plan across nodes masks ranks");
+static_assert(!MASKS, "plans on several nodes have no masks");
 
-// Rows of this node are pulled, others come; of a slot that is given back there are none.
+// Rows of this node are pulled, rows of other nodes are put; a release has none.
 static ANABRANCH_DEVICE CombineWay way_from(const Grid& grid, const CombineNodesArgs& args, CombineWay way, u32 peer) {
     return way == PULLED && !is_near(grid, args.nodes, peer) ? COPIED : way;
 }
@@ -61,7 +61,7 @@ static ANABRANCH_DEVICE void stage_rows(const Grid& grid, const CombineNodesArgs
     }
 }
 
-// One block, after the release of the rows: thread 0 flags the ranks of this node, waves put what is for others.
+// One block, after the release of the rows: thread 0 flags the ranks of this node, and the waves put the rows for other nodes.
 static ANABRANCH_DEVICE void flag_rows(const Grid& grid, const CombineNodesArgs& args, const WaitContext& wait) {
     u32 epoch = static_cast<u32>(wait.epoch);
     u64 own_flag = args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride;

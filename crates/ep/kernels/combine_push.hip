@@ -1,22 +1,22 @@
-// Push combine: every rank sends what its experts made of each received row straight to the row's origin, in the form of a
-// codec; then every rank sums, for each of its tokens, the rows that have come, in group-rank order with f32 accumulation and
+// Push combine: every rank sends its experts' result of each received row straight to the row's origin, encoded by a
+// codec; then every rank sums, for each of its tokens, the rows that it got, in group-rank order with f32 accumulation and
 // one rounding.
 //
-// Who writes what. The destinations that took a token in have places in ascending order of rank, which dispatch sent them. That of
+// Writers. The destinations that received a token have places in ascending order of rank, which dispatch sent them. The rank of
 // place n writes row [n][token] of the push window at the origin, and no other rank does: [fan out][max_tokens] rows, however few
-// rows a rank may receive. A copy that was dropped for lack of room has no place, and the sum skips it. Where ranks may be masked
-// (`ep/mask.h`) places are ranks: a row that comes late, of a rank that is masked by now, is where no other can be. Then rank d stores its
+// rows a rank may receive. A copy that was dropped because it did not fit has no place, and the sum skips it. Where ranks may be masked
+// (`ep/mask.h`) places are ranks: a late row of a rank that is masked by now is written where no other rank writes. Then rank d stores its
 // combine flag at every rank. Rank s waits for the flags of all ranks, its own too, and reads. Split in two, the first kernel
 // ends after its flags, and the second begins with that wait.
 //
 // Why the window is not overwritten while it is read. Rank d writes at s again in epoch e + 1, after its dispatch e + 1 has
-// seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (stream order on the slot, kept by
-// the handle), so all its reads of epoch e are over. The same chain protects the flag words.
+// seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (slot order, see
+// `dispatch.hip`), so all its reads of epoch e are over. The same chain protects the flag words.
 //
-// Why it may lie where the window of the pulling combine lies (a plan for both). What changes from epoch e to e + 1 is either
-// pull to push: all pulls of e are over when d pushes, by that chain, taken for every reader; or push to pull: the experts of s
-// write its window after its dispatch e + 1, and its combine e had waited for the rows of all ranks. Within an epoch all ranks go
-// one way; their flags say which, and a rank that goes the other is a fault.
+// Why it may share memory with the window of the pulling combine (a plan for both). If epoch e pulls and e + 1 pushes, all pulls of e are
+// over when d pushes, by that chain for every reader. If epoch e pushes and e + 1 pulls, the experts of s
+// write its window after its dispatch e + 1, and its combine e had waited for the rows of all ranks. Within an epoch all ranks use
+// one way; their flags name it, and another way is a fault.
 #include "anabranch/prelude.h"
 #include "ep/combine_flags.h"
 #include "ep/codec.h"
@@ -29,7 +29,7 @@ typedef EP_ELEMENT Element;
 typedef EP_CODEC<Element> Codec;
 static constexpr u32 BLOCK_ELEMENTS = Codec::ELEMENTS * Codec::UNITS;
 
-// The source of the row with this number in the order of sources: as many sources end before it. The whole wave comes here.
+// The source of the row with this number in the order of sources: the number of sources that end before it. The whole wave comes here.
 static ANABRANCH_DEVICE u32 source_of(const Grid& grid, const CombinePushArgs& args, u32 number) {
     u32 source = 0;
     for (u32 first = 0; first < args.team.size; first += WAVE_SIZE) {
@@ -62,10 +62,10 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, u64 from, u64 to, u32 
 static ANABRANCH_DEVICE void push_rows(const Grid& grid, const CombinePushArgs& args, u64 own) {
     u32 ranks = args.team.size;
     u32 total = private_load(grid, args.offsets + ranks);
-    // As many waves a row as there are too many for the rows.
+    // If there are more waves than rows, several waves share a row.
     u32 segments = minimum(maximum(grid.grid_waves() / maximum(total, 1u), 1u), args.push_segments);
-    // Rows are in the order of their sources. Waves that run side by side begin in different parts of them, each rank with
-    // another, so that no link gets all rows at once.
+    // Rows are in the order of their sources. Concurrent waves begin in different parts of them, each rank with a different
+    // part, so that no link gets all rows at once.
     u32 part_rows = (total + ranks - 1) / ranks;
     u32 blocks = args.hidden / BLOCK_ELEMENTS;
     u32 row_bytes = args.hidden * Element::BYTES;
@@ -145,7 +145,7 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombinePushArgs& 
     }
 }
 
-// The whole block comes here, or none of it. Sends the rows, and reports to every rank that they are there.
+// The whole block comes here, or none of it. Sends the rows, then flags every rank.
 static ANABRANCH_DEVICE void push_and_flag(const Grid& grid, const CombinePushArgs& args, u64 own, u64 epoch) {
     push_rows(grid, args, own);
     if (arrive_is_last(grid, &args.state->combine_arrived, grid.grid_blocks) && grid.thread == 0) {

@@ -1,23 +1,23 @@
 // The first kernel of a compact dispatch: every rank learns where its rows begin at every other, so that the second kernel
 // (`dispatch.hip`) sends each copy straight to its final row.
 //
-// Who writes what. Every rank has a matrix of words, [source][destination]. Rank s reports to every rank, in row [s] there, how many
+// Writers. Every rank has a matrix of words, [source][destination]. Rank s reports to every rank, in row [s] there, how many
 // of its tokens go where; a word holds {epoch, count} and is its own flag, so nothing is released before it and nothing is
 // acquired after it. At each destination the rows of a source lie after those of the ranks before it, and the window has
-// `rows`: what the ranks before leave over is this rank's room there.
+// `rows`: what the ranks before leave is this rank's capacity there.
 //
-// All words are waited for, also those of the ranks after, which this rank does not need: words are sent before any is waited
-// for, so the rank whose words are missing is the one to blame, and not one that waits for it.
+// Each rank waits for all words, also for words of later ranks, which it does not need. Every rank sends its words before it waits, so a
+// missing word names the rank that failed, and not a rank that waits for it.
 //
-// Why a word is not overwritten too early. Rank s writes its words of epoch e + 1 after its combine e on the slot (stream
-// order, kept by the handle). Combine e at s ended after it saw d's combine flag of epoch e, which d sent after its own count
+// Why a word is not overwritten too early. Rank s writes its words of epoch e + 1 after its combine e on the slot (slot
+// order, see `dispatch.hip`). Combine e at s ended after it saw d's combine flag of epoch e, which d sent after its own count
 // of epoch e had ended (stream order at d), and that has read every word.
 // Why an old word is not taken for a new one: its epoch must equal the one waited for. The epoch is the dispatch's: this
 // kernel reads it, the second one advances it, later on the same stream.
 //
 // The tally is in this rank's own memory, zero between launches: blocks add to it before they are counted, and the last block
-// takes the sums out after them. The second kernel reads `bases` and `capacity` later on the same stream; after a fault it finds
-// the world poisoned, and does not.
+// swaps the sums for zeros after that. The second kernel reads `bases` and `capacity` later on the same stream; after a fault it finds
+// the world poisoned, and reads neither.
 #include "anabranch/prelude.h"
 #include "ep/routing.h"
 #include "ep/token_count.h"
@@ -89,7 +89,7 @@ static ANABRANCH_DEVICE void exchange_words(const Grid& grid, const CountArgs& a
 }
 
 // The whole block comes here, or none of it.
-static ANABRANCH_DEVICE void count_and_tell(const Grid& grid, const CountArgs& args, const CountLocal& local, u64 epoch) {
+static ANABRANCH_DEVICE void count_and_exchange(const Grid& grid, const CountArgs& args, const CountLocal& local, u64 epoch) {
     WaitContext wait = wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
     u32 given = given_tokens(grid, args);
     tally_share(grid, args, local, minimum(given, args.token_count));
@@ -110,5 +110,5 @@ ANABRANCH_KERNEL(anabranch_ep_count, CountArgs, 1024) {
         epoch = is_poisoned(grid, args.team.control) ? 0 : last + 1;
     }
     epoch = grid.block_broadcast(epoch);
-    if (epoch != 0) count_and_tell(grid, args, local, epoch);
+    if (epoch != 0) count_and_exchange(grid, args, local, epoch);
 }

@@ -1,24 +1,37 @@
 // Dispatch: every token goes once to each rank that owns one of its experts, straight to its final row.
 //
-// Who writes what. Rank s writes, at rank d, n rows of the row and meta windows, n being the number of its tokens that go to d
-// and find room there, then the one flag word [s] with {epoch, n}. Slotted, it owns `row_stride` rows of every window, those
-// from s * row_stride on. Compact, `count.hip` has computed where its rows begin (`bases`) and how many are left there (`capacity`),
-// the same on all ranks, so that no two sources share a row. Copies that find no room are dropped before they are sent, and
-// reported to combine and to the host in the send map. Rank d's last block waits for the flags of all ranks and writes counts and
-// offsets. Split in two, the first kernel ends after its flags, and the second, one block, begins with that wait: other work
-// of the stream may stand between them, and other ranks may do all in one.
+// Writers. Rank s writes, at rank d, n rows of the row and meta windows, then the one flag word [s] with {epoch, n}; n is the number of its
+// tokens that go to d and fit there. In the slotted mode s owns `row_stride` rows of every window, from s * row_stride on. In the compact
+// mode `count.hip` has computed where its rows begin (`bases`) and how many fit (`capacity`), the same on all ranks, so that no two sources
+// share a row. A copy that does not fit is dropped before it is sent; the send map reports it to combine and to the host. The last block
+// of rank d waits for the flags of all ranks and writes counts and offsets. Split in two, the first kernel ends after its flags, and the
+// second, one block, begins with that wait: other work of the stream may run between them, and other ranks may do all in one.
 //
-// Why a row window is not written too early. The rows of epoch e + 1 overwrite those of epoch e. Rank s starts dispatch
-// e + 1 on a slot after its combine e on that slot (stream order, kept by the handle; a release is a combine of no tokens,
-// and flags and waits like any other). Combine e at s ended after it saw
-// d's combine flag of epoch e, which d sent after its expert work of epoch e had read the rows (stream order at d).
-// Why a flag is not overwritten too early: by the same chain, d read the flag of epoch e in its dispatch e, before its
-// combine flag e. Why an old flag is not taken for a new one: the epoch in it must equal the one waited for; epochs
-// live in device memory, start at 1, and are advanced only by the block that has waited, after every block has read them.
-// With a mask, `ep/mask.h` says why all of this holds without the ranks that it names.
+// Slot order. All arguments here and in the other kernels rest on it: kernels of one rank that use one slot run one after the other, in the
+// order of their launches. The handle of an operation holds the slot, exclusively, until its combine or release. It
+// records an event after each launch, and the next launch on the slot, by this handle or the next one, makes its stream wait for
+// that event (`SlotTicket` in `slot.rs`). The caller orders replays of graphs.
+//
+// Why a row window is not written too early. The rows of epoch e + 1 overwrite those of epoch e. Rank s starts dispatch e + 1 on a slot
+// after its combine e (slot order; a release is a combine of no tokens, and flags and waits like any other). Combine e at s ended
+// after it saw d's combine flag of epoch e. Rank d sent that flag after its dispatch e had seen the flags of all sources, so no row of
+// epoch e is still under way, and after its expert work of epoch e had read the rows (stream order at d).
+// Why a flag is not overwritten too early: by the same chain, d read the flag of epoch e in its dispatch e, before it sent its combine flag
+// e. Why an old flag is not taken for a new one: the epoch in it must equal the one waited for.
+// With a mask, `ep/mask.h` argues that all of this holds without the masked ranks.
+//
+// Why this rank's own words are not reused too early. They are in device memory, one set for each slot, so slot order keeps the
+// next kernel away until this one has ended. Within a grid:
+// - `dispatch_epoch` starts at 0; the epoch of a dispatch is one more. Each block reads it before it arrives. Only the block that
+//   has waited for the flags advances it, and that block is the last of its grid to arrive, or the only one.
+// - `dispatch_arrived` is 0 when a grid begins: the last block to arrive, after which no block of the grid touches it, stores 0.
+//   If a block sees poison it does not arrive, and the counter stays above 0. No later kernel uses it: a world stays poisoned.
+// - `routed` is written by one block before it arrives, and read by the last block after all have arrived. `dropped_count`, `counts` and
+//   `offsets` are written by the last block alone; a fault writes atomic zeros instead.
+// Later readers of these words (combine, `save_routing.hip`, the flags of other routes) come in slot order before the next dispatch.
 #include "anabranch/prelude.h"
-#include "ep/dispatch_grid.h"
 #include "ep/route_near.h"
+#include "ep/dispatch_grid.h"
 
 typedef NearRoute Route;
 typedef DispatchLocal<Route> Local;
@@ -38,9 +51,9 @@ static ANABRANCH_DEVICE void flag_counts(const Grid& grid, const DispatchArgs& a
         for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
             if (first + u >= ranks) break;
             u32 peer = rotated(args.team.rank, ranks, first + u);
-            bool is_told = !is_masked(grid, args.mask, peer);
-            masked += is_told ? 0 : routed[u];
-            if (!is_told) continue;
+            bool is_flagged = !is_masked(grid, args.mask, peer);
+            masked += is_flagged ? 0 : routed[u];
+            if (!is_flagged) continue;
             u32 count = minimum(routed[u], local.capacity.get(grid, peer));
             dropped += routed[u] - count;
             u64* flag = reinterpret_cast<u64*>(local.peer_base.get(grid, peer) + args.flags_offset +

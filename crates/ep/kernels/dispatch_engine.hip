@@ -1,25 +1,25 @@
-// Dispatch whose rows are moved by copy engines, in halves: the first writes rows and meta records into an image of all ranks' windows
-// in its own memory, and gives each rank's part to the engines, with the rank's flag after it; other work has the device until the
-// second. Routing, places and flags are those of `dispatch.hip`; slotted only, so that the rows for a rank lie in one piece.
+// Dispatch whose rows copy engines move, in two kernels. The send stages rows and meta records on this rank and posts each rank's part,
+// with the rank's flag after it, to the engines. Other work has the device until the receive. Routing, rows and flags are as in
+// `dispatch.hip`; slotted only, so that the rows for a rank are contiguous.
 //
-// Who writes what. Rank s writes its staging, and the engines write at d what d's dispatch kernel of s would: the first n rows that
-// s owns there, their records, and the flag {epoch, n}. Where the route to d has no queue that kernels write, copies of streams fork
-// after the first half's kernel and move as many rows as there may be, of which those after n are nothing (no kernel reads rows after
-// the count), and the kernel `flag` is on the stream that joins them.
+// Writers. Rank s writes its staging area. The engines write at d what the dispatch kernel of s would: the first n rows that
+// s owns there, their records, and the flag {epoch, n}. Where the route to d has no queue that kernels write, copies on streams fork
+// after the send's kernel and move a fixed number of rows, of which no kernel reads those after n. The kernel `flag` runs
+// on the stream that joins the copies.
 //
-// Why a window is not written too early: as in `dispatch.hip`, for the engines begin after the kernel.
-// Why the staging is not written too early. Rank s writes it again in epoch e + 1, after its combine or release e in stream order,
-// which is after its `recv` e. That has waited for its own packets, and is after the join of its own copies.
-// Why a flag is not sent too early or torn: `ep/engine.h`; by a copy of a stream, because the kernel is after it.
+// Why a window is not written too early: as in `dispatch.hip`, because the engines begin after the kernel.
+// Why the staging area is not written too early. Rank s writes it again in epoch e + 1, after its combine or release e in slot order,
+// which is after its `recv` e. That kernel has waited for this rank's packets, and runs after the join of its copies.
+// Why a flag is not sent too early or torn: see `ep/engine.h`; after copies on streams a kernel stores it.
 #include "anabranch/prelude.h"
+#include "ep/route_engine.h"
 #include "ep/dispatch_grid.h"
 #include "ep/engine.h"
-#include "ep/route_engine.h"
 
 typedef EngineRoute Route;
 typedef DispatchLocal<Route> Local;
 
-static_assert(!MASKS, "engines keep no mask");
+static_assert(!MASKS, "plans with copy engines have no masks");
 
 static ANABRANCH_DEVICE u32 sent_to(const Grid& grid, const DispatchArgs& args, u32 peer) {
     return minimum(private_load(grid, args.routed + peer), args.row_stride);
@@ -36,7 +36,7 @@ static ANABRANCH_DEVICE Local local_of(const DispatchEngineArgs& args) {
     return local;
 }
 
-// The last block: each thread gives a rank's part to its queue.
+// The last block: each thread posts a rank's part to its queue.
 static ANABRANCH_DEVICE void post_rows(const Grid& grid, const DispatchEngineArgs& engine, const Local& local,
                                        const WaitContext& wait) {
     const DispatchArgs& args = engine.dispatch;
@@ -73,7 +73,7 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_send, DispatchEngineArgs, 1024) {
     if (last) post_rows(grid, args, local, context_of(grid, args.dispatch, epoch));
 }
 
-// The whole block comes here, or none of it. Sends the flags of those whose rows went by copies of streams.
+// The whole block comes here, or none of it. Sends the flags of ranks whose rows were copied on streams.
 static ANABRANCH_DEVICE void flag_others(const Grid& grid, const DispatchEngineArgs& engine, const Local& local, u64 epoch) {
     const DispatchArgs& args = engine.dispatch;
     block_release_system(grid);
@@ -85,14 +85,14 @@ static ANABRANCH_DEVICE void flag_others(const Grid& grid, const DispatchEngineA
     }
 }
 
-// One block, after those copies.
+// One block, after the copies on streams.
 ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_flag, DispatchEngineArgs, 1024) {
     DispatchLocal local = local_of(args);
     u64 epoch = begin(grid, args.dispatch, local);
     if (epoch != 0) flag_others(grid, args, local, epoch);
 }
 
-// One block: completes what first halves gave to the queues that no second half receives any more, before the slot's memory goes.
+// One block: completes the queues of sends without a receive, before the slot's memory is freed.
 ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_drain, DispatchEngineArgs, 1024) {
     WaitContext wait = context_of(grid, args.dispatch, 0);
     for (u32 peer = grid.thread; peer < args.dispatch.team.size; peer += grid.block_threads) {

@@ -1,27 +1,27 @@
-// Dispatch whose ranks are on several nodes. Rows for ranks of this node are stored at their places, as by `dispatch.hip`; those for
-// other nodes are staged in own memory, and when all are there the last block puts each target's run, with its flag after it, by the
-// device functions of the heap: over a NIC, or whatever the route is. Slotted only, so that the rows for a rank lie in one piece
-// whose place is known before the counts.
+// Dispatch of ranks on several nodes. Rows for ranks of this node are stored at their final places, as by `dispatch.hip`. Rows for
+// other nodes are staged in this rank's memory; when all are staged, the last block puts the run of each target, with its flag after it,
+// by the device functions of the heap, over a NIC or any other route. Slotted only, so that the rows for a rank are contiguous
+// and their place is known before the counts.
 //
-// Direct, a target is a rank: its rows go to their final places there, and the flag is that of a dispatch. By node (EP_RELAY) it is the
-// rank of each other node that forwards what comes from here (`dispatch_relay.hip`): the rows go to this rank's place of its relay window,
-// and the flag is one of that window. There the second half is that kernel, here a wait for the flags of all ranks.
+// Direct, a target is a rank: its rows go to their final places there, and the flag is the flag of a dispatch. By node (EP_RELAY), a target
+// is the relay of this rank on another node (`dispatch_relay.hip`): the rows go to this rank's part of its relay window,
+// and the flag is one of that window. By node the receive is that kernel; direct, it is a wait for the flags of all ranks.
 //
-// Why a flag is not seen before what it reports: it is the signal of the second of two puts that one wave makes to one peer. By mapping the
-// signal releases all that the wave has stored; by NIC a wave keeps to one queue pair, whose writes are done in their order
-// (`shmem/nic.h`). No other route goes to another node: the plan refuses it.
+// Why a flag is not seen before its rows: it is the signal of the second of two puts of one wave to one peer. By mapped memory the
+// signal releases all stores of the wave; over a NIC a wave uses one queue pair, whose writes are done in order
+// (`shmem/nic.h`). The plan refuses other routes to other nodes.
 // Why a window, a relay window or a flag is not written too early: the argument of `dispatch.hip` is about when rank s begins epoch
-// e + 1, and holds whoever carries the rows: d, or the relay at d's node, read what came from s in its dispatch e, before it sent its
+// e + 1, and holds for any carrier of the rows. d, or the relay on d's node, read the rows of s in its dispatch e, before it sent its
 // combine flag e, for which s has waited in its combine e.
-// Why a flag's word does not go back. Whichever block is the last puts, by queue pairs of its own waves, another in each epoch, and nothing
-// orders those. By the same argument flag e has landed, and was seen, before s begins epoch e + 1 and flag e + 1 is put.
-// Why the staging is not written too early. Rank s writes it again in epoch e + 1, after its combine e, in which it saw the combine
-// flag e of every rank, also of those to which it put from there. Such a rank sends that flag after its dispatch e, which has seen
-// the flag that s put after the rows: they had come, so nothing reads their source any more (over a NIC, what would be sent once more is
-// what the peer has already acknowledged, and it drops that unread).
+// Why a flag's word does not go back. In each epoch another block may be the last, and it puts by queue pairs of its own waves, which
+// nothing orders among epochs. By the same argument flag e has landed, and was seen, before s begins epoch e + 1 and puts flag e + 1.
+// Why the staging area is not written too early. Rank s writes it again in epoch e + 1, after its combine e, in which it saw the combine
+// flag e of every rank, including its targets. A target sends that flag after its dispatch e, which has seen
+// the flag that s put after the rows. So the rows had landed, and nothing reads the staging area any more. (If a NIC retransmits, the peer
+// has already acknowledged the packet and drops the duplicate unread.)
 #include "anabranch/prelude.h"
-#include "ep/dispatch_grid.h"
 #include "ep/route_relay.h"
+#include "ep/dispatch_grid.h"
 #include "shmem/order.h"
 #include "shmem/signal.h"
 
@@ -34,7 +34,7 @@ static constexpr bool BY_NODE = false;
 typedef NodesRoute<BY_NODE> Route;
 typedef DispatchLocal<Route> Local;
 
-static_assert(!MASKS, "no plan across nodes masks ranks");
+static_assert(!MASKS, "plans on several nodes have no masks");
 
 static ANABRANCH_DEVICE Local local_of(const DispatchNodesArgs& args) {
     Local local = Local::at(args.dispatch.team.size, args.dispatch.fan_out, Route{});
@@ -50,7 +50,7 @@ static ANABRANCH_DEVICE u32 sent_to(const Grid& grid, const DispatchArgs& args, 
     return minimum(private_load(grid, args.routed + peer), args.row_stride);
 }
 
-// A run of staged rows, and where it goes: offsets are of the target's heap.
+// A run of staged rows and its target: offsets are of the target's heap.
 struct Run {
     u32 peer, count;
     u64 from, rows, meta, flag;
@@ -58,7 +58,7 @@ struct Run {
 
 #ifdef EP_RELAY
 static ANABRANCH_DEVICE u32 targets(const DispatchNodesArgs& args) { return args.nodes.count; }
-// To a node, whether it is another one.
+// The run for a node; false for this rank's node.
 static ANABRANCH_DEVICE bool run_to(const Grid& grid, const DispatchNodesArgs& args, u32 i, Run& run) {
     u32 node = rotated(args.nodes.node, args.nodes.count, i);
     if (node == args.nodes.node) return false;
@@ -73,7 +73,7 @@ static ANABRANCH_DEVICE bool run_to(const Grid& grid, const DispatchNodesArgs& a
 }
 #else
 static ANABRANCH_DEVICE u32 targets(const DispatchNodesArgs& args) { return args.dispatch.team.size; }
-// To a rank, whether it is on another node.
+// The run for a rank; false for a rank of this node.
 static ANABRANCH_DEVICE bool run_to(const Grid& grid, const DispatchNodesArgs& nodes, u32 i, Run& run) {
     const DispatchArgs& args = nodes.dispatch;
     run.peer = rotated(args.team.rank, args.team.size, i);
@@ -88,7 +88,7 @@ static ANABRANCH_DEVICE bool run_to(const Grid& grid, const DispatchNodesArgs& n
 }
 #endif
 
-// One wave. What it cannot put has poisoned the world.
+// One wave. A put that fails has poisoned the world.
 static ANABRANCH_DEVICE void put_run(const Grid& grid, const shmem::Context& context, const DispatchNodesArgs& args, const Run& run) {
     shmem::GroupRank peer = {run.peer};
     shmem::Symmetric<u8> rows = {run.rows}, meta = {run.meta};
@@ -103,7 +103,7 @@ static ANABRANCH_DEVICE void put_run(const Grid& grid, const shmem::Context& con
     shmem::put_signal_nbi<shmem::Wave>(grid, context, meta, from_meta, meta_bytes, flag, value, shmem::SignalOp::SET, peer);
 }
 
-// The last block: thread 0 flags the ranks of this node, waves put what is for others.
+// The last block: thread 0 flags the ranks of this node, and the waves put the runs for other nodes.
 static ANABRANCH_DEVICE void flag_counts(const Grid& grid, const DispatchNodesArgs& nodes, const Local& local,
                                          const WaitContext& wait) {
     const DispatchArgs& args = nodes.dispatch;
@@ -135,7 +135,7 @@ static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchNodesArgs
     return last;
 }
 
-// Of rows that go direct.
+// For the direct way.
 ANABRANCH_KERNEL(anabranch_ep_dispatch_nodes, DispatchNodesArgs, 1024) {
     DispatchLocal local = local_of(args);
     u32 given = given_tokens(grid, args.dispatch);
@@ -155,7 +155,7 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch_nodes_send, DispatchNodesArgs, 1024) {
     if (epoch != 0) send_rows(grid, args, local, context_of(grid, args.dispatch, epoch), given);
 }
 
-// One block, of rows that went direct.
+// One block, for the direct way.
 ANABRANCH_KERNEL(anabranch_ep_dispatch_nodes_recv, DispatchNodesArgs, 1024) {
     DispatchLocal local = local_of(args);
     u64 epoch = begin(grid, args.dispatch, local);
@@ -166,7 +166,7 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch_nodes_recv, DispatchNodesArgs, 1024) {
     }
 }
 
-// One block: completes what the plan's operations have put, before their memory goes.
+// One block: completes the puts of the plan's operations, before their memory is freed.
 ANABRANCH_KERNEL(anabranch_ep_dispatch_nodes_drain, DispatchNodesArgs, 1024) {
     WaitContext wait = context_of(grid, args.dispatch, 0);
     shmem::Context context = {args.dispatch.team, wait};

@@ -1,25 +1,25 @@
-// The second half of a dispatch whose tokens go once to each node: every block waits for what other nodes have put into this rank's
-// relay window, and forwards its share of it to the ranks of this node; the last block sends them the counts, in the name of the source,
-// and waits for the flags of all ranks. Who reads a window cannot tell who wrote it.
+// The receive of a dispatch whose tokens go once to each node: every block waits for the rows that other nodes put into this rank's
+// relay window, and forwards its share to the ranks of this node. The last block stores their flags in place of the source,
+// and waits for the flags of all ranks. The windows are the same as if the sources had written them.
 //
-// Who writes what. Rank s, whose relay here is rank p, owns one place of p's relay window and one flag of it. Of the windows of rank d
-// in p's node, what `dispatch.hip` says that s writes is written by p: rows, records and the flag of s. No other rank of the node is
+// Writers. Rank s, whose relay on this node is rank p, owns one part of p's relay window and one flag of it. In the windows of each rank d
+// of p's node, p writes what s writes in `dispatch.hip`: rows, records and the flag of s. No other rank of the node is
 // the relay of s.
 //
-// Why nothing is written too early. p writes at d what belongs to epoch e + 1 of s after it has seen s's relay flag e + 1. s put that
+// Why nothing is written too early. p writes the rows of epoch e + 1 of s at d after it has seen s's relay flag e + 1. s put that
 // after its combine e, in which it waited for the combine flag e of d, and d sent this after its reads of epoch e. The relay window
 // itself: s writes it again after the same combine e, in which it saw p's combine flag e, which p sent after this kernel.
 // Why an old flag is not taken for a new one: as in `dispatch.hip`, the epoch in it must be the one waited for.
 #include "anabranch/prelude.h"
-#include "ep/dispatch_grid.h"
 #include "ep/route_relay.h"
+#include "ep/dispatch_grid.h"
 
 typedef ForwardRoute Route;
 typedef DispatchLocal<Route> Local;
 
 enum RelayPhase : u32 { RELAY_WAIT_FLAG = 5, RELAY_FLAG_OVERRUN = 6 };
 
-// The whole block comes here. What a source has put: the number of its rows here, or false after a fault.
+// The whole block comes here. Waits for the rows of a source and gets their number; false after a fault.
 static ANABRANCH_DEVICE bool wait_for_source(const Grid& grid, const DispatchNodesArgs& args, const Local& local,
                                              const WaitContext& wait, u32 source, u32& count) {
     u64 result = 0;  // the count plus one
@@ -40,7 +40,7 @@ static ANABRANCH_DEVICE bool wait_for_source(const Grid& grid, const DispatchNod
     return result != 0;
 }
 
-// The whole block comes here: its share of what one source has put.
+// The whole block comes here: forwards its share of one source's rows.
 static ANABRANCH_DEVICE void forward(const Grid& grid, const DispatchNodesArgs& nodes, Local& local, u32 place, u32 source,
                                      u32 count) {
     DispatchArgs args = nodes.dispatch;
@@ -48,7 +48,7 @@ static ANABRANCH_DEVICE void forward(const Grid& grid, const DispatchNodesArgs& 
     local.route.relay_meta = own + nodes.relay_meta_offset + first * args.meta_bytes;
     args.tokens = reinterpret_cast<u8*>(own + nodes.relay_rows_offset + first * args.row_bytes);
     args.ids = reinterpret_cast<i32*>(local.route.relay_meta + 8);
-    // Owners and places are those of the source.
+    // Owners and rows are computed as at the source.
     args.team.rank = source;
     for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
         local.next_row.set(grid, peer, 0u);
@@ -64,7 +64,7 @@ static ANABRANCH_DEVICE void forward(const Grid& grid, const DispatchNodesArgs& 
     grid.block_barrier();
 }
 
-// Thread 0 of the last block: flags the ranks of this node what came for them.
+// Thread 0 of the last block: stores the flags of all its sources at the ranks of this node.
 static ANABRANCH_DEVICE void flag_forwarded(const Grid& grid, const DispatchNodesArgs& nodes, const Local& local, u32 epoch) {
     const DispatchArgs& args = nodes.dispatch;
     for (u32 place = 0; place < nodes.nodes.source_count; ++place) {
@@ -78,8 +78,8 @@ static ANABRANCH_DEVICE void flag_forwarded(const Grid& grid, const DispatchNode
     }
 }
 
-// The grid, all but a poisoned one. A block that does not see all sources come leaves it without a last one, so that no block writes
-// anything but zeros.
+// The grid, unless the world is poisoned. If a block does not get the rows of all sources, it does not arrive; the grid then has no last
+// block, and writes nothing but zeros.
 static ANABRANCH_DEVICE void relay(const Grid& grid, const DispatchNodesArgs& args, Local& local, const WaitContext& wait) {
     u32 epoch = static_cast<u32>(wait.epoch), place = 0, count = 0;
     for (; place < args.nodes.source_count; ++place) {

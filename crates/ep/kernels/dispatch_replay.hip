@@ -1,37 +1,37 @@
-// Dispatch with a routing that was saved: every copy goes to the row where the copy of the token with its number went, whatever the
-// slot. Nothing is routed, and in the compact mode nothing is counted before: who gets which row is known to all.
+// Dispatch with a saved routing: every copy goes to the row of the copy of the same token number in the saved dispatch, in any
+// slot. Nothing is routed, and in the compact mode nothing is counted: all ranks know the rows of every source.
 //
-// Who writes what. As in `dispatch.hip`: rank s writes, at rank d, the rows and records that the send map names, then the flag
-// [s] with {epoch, count}. Beside the flag, and before it, it writes {epoch, routing}: which dispatch the routing was saved from.
-// Rank d takes the flag of s only when the count is the one that came then, and the routing is its own; else a peer sends
-// another routing, or routes anew, and that is a fault. So two sources share no row here when they shared none then.
+// Writers. As in `dispatch.hip`: rank s writes, at rank d, the rows and records of the send map, then the flag
+// [s] with {epoch, count}. Before the flag, in the word after it, s writes {epoch, routing}: the identity of the saved dispatch.
+// Rank d accepts the flag of s only if the count is that of the saved dispatch and the identity is its own; otherwise a peer uses
+// another routing, or none, which is a fault. So two sources share no row here, because they shared none in the saved dispatch.
 //
-// Why a row window is not written too early. Rank s starts this dispatch, of epoch e + 1, after its combine e on the slot (stream
-// order, saved by the handle), which has seen the combine flag of epoch e of every rank: of rank d, which sent it after its expert
+// Why a row window is not written too early. Rank s starts this dispatch, of epoch e + 1, after its combine e on the slot (slot
+// order, see `dispatch.hip`), which has seen the combine flag of epoch e of every rank: of rank d, which sent it after its expert
 // work of epoch e had read its rows and its push had read its records; and of the rank that owned the same row in epoch e, which
-// sent it after it had written the row, and after `save_routing.hip` there had read the record. So nothing depends on which
-// source a row had before, and the compact mode needs no exchange of counts to be safe.
-// Why a flag and the word beside it are not overwritten too early, nor old ones taken for new ones: as in `dispatch.hip`. The word
-// has an epoch of its own, because a dispatch that routes anew leaves an old word where it is.
+// sent it after it had written the row, and after `save_routing.hip` there had read the record. So a row may have had another source
+// before, and the compact mode needs no exchange of counts.
+// Why a flag and the word after it are not overwritten too early, nor old ones taken for new ones: as in `dispatch.hip`. The word
+// has its own epoch, because a dispatch without a saved routing does not overwrite the old word.
 //
-// What is saved lies in this rank's own memory. Who keeps another routing in the same place waits for this kernel (the host
-// orders the streams).
+// What is saved lies in this rank's own memory. A kernel that saves another routing in the same place runs after this one: the host
+// orders the streams.
 #include "anabranch/prelude.h"
+#include "ep/route_near.h"
 #include "ep/dispatch_nothing.h"
 #include "ep/dispatch_rows.h"
-#include "ep/route_near.h"
 
 typedef NearRoute Route;
 typedef DispatchLocal<Route> Local;
 
 enum ReplayPhase : u32 { REPLAY_WAIT_FLAG = 1, REPLAY_FLAG_OVERRUN = 2, REPLAY_OTHER_ROUTING = 3, REPLAY_OTHER_TOKENS = 4 };
 
-// The place of source's flag at the rank whose heap begins at `base`; the word that names the routing follows it.
+// The flag of `source` at the rank whose heap begins at `base`; the word with the routing's identity follows it.
 static ANABRANCH_DEVICE u64* flag_at(const DispatchArgs& args, u64 base, u32 source) {
     return reinterpret_cast<u64*>(base + args.flags_offset + static_cast<u64>(source) * args.flag_stride);
 }
 
-// The whole block: where the tokens of a tile go. The first part of each run writes the slot's own map, for combine.
+// The whole block: loads the destinations of a tile. The first part of each run also writes the slot's send map, for combine.
 static ANABRANCH_DEVICE void recall_tile(const Grid& grid, const DispatchReplayArgs& args, const Local& local, u32 first,
                                          u32 count, bool reports) {
     u32 fan_out = args.dispatch.fan_out;
@@ -49,7 +49,7 @@ static ANABRANCH_DEVICE void recall_tile(const Grid& grid, const DispatchReplayA
     }
 }
 
-// One block: says at every rank which routing its rows follow, and leaves in the slot what `save_routing.hip` looks for there.
+// One block: stores the routing's identity at every rank, and the counts that `save_routing.hip` reads in the slot.
 static ANABRANCH_DEVICE void name_routing(const Grid& grid, const DispatchReplayArgs& args, const Local& local, u32 epoch) {
     const DispatchArgs& dispatch = args.dispatch;
     u32 identity = private_load(grid, &args.saved.head->identity);
@@ -111,7 +111,7 @@ static ANABRANCH_DEVICE bool send_replay(const Grid& grid, const DispatchReplayA
     return last;
 }
 
-// The whole of one block: waits for every rank, and sees that it sent this routing.
+// One whole block: waits for every rank, and checks that it used this routing.
 static ANABRANCH_DEVICE void receive_replay(const Grid& grid, const DispatchReplayArgs& args, const Local& local,
                                          const WaitContext& wait) {
     const DispatchArgs& dispatch = args.dispatch;
@@ -163,8 +163,8 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch_replay, DispatchReplayArgs, 1024) {
     for (u32 peer = grid.thread; peer < dispatch.team.size; peer += grid.block_threads) {
         local.peer_base.set(grid, peer, private_load(grid, dispatch.team.peer_bases + peer));
     }
-    // What is saved there by now may be another dispatch than the host knew when it made this launch: a graph's, which it may
-    // replay, or not yet. Nothing is sent then, by no block.
+    // The routing may hold another dispatch than when the host launched this kernel: a graph may have saved another one, or not yet
+    // have saved this one. No block sends anything then.
     u32 saved = grid.thread == 0 ? private_load(grid, &args.saved.head->tokens) : 0;
     bool differs = grid.thread == 0 && !poisoned && saved != dispatch.token_count;
     u64 epoch = grid.block_broadcast(poisoned || differs ? 0 : last + 1);

@@ -1,11 +1,10 @@
-// Experts' output, expert-major, back to received rows: for each row the sum over its pairs, in the order of k, of weight times
-// output. Product and sum are rounded in f32, each for itself, from 0 on; the sum is rounded once to the type and written to the
-// combine window, which peers pull later, or to a buffer, from which this rank pushes. Pairs that were dropped are left out.
+// Sums the experts' outputs of each received row, from the expert-major layout: over its pairs, in the order of k, weight times
+// output. The sum starts at 0; each product and each sum is rounded to f32, and the result once to the row type. It is written to the
+// combine window, which peers pull later, or to a buffer, which this rank pushes. Dropped pairs are left out.
 //
-// Every row is written by one block, or by waves that have parts of it; blocks wait for no peer. Peers read the
-// window after the flags of the combine that comes next on the stream. They do not read it yet: they did so in the combine
-// before, and this slot's dispatch has come since (`combine.hip`). A buffer is read by this rank's combine alone, which comes next
-// on the stream.
+// One block, or waves with a part each, write a row; blocks wait for no peer. Peers read the
+// window after the flags of the next combine on the stream. Their reads of the last combine are over, because this slot's dispatch came
+// after them (`combine.hip`). Only this rank's next combine on the stream reads a buffer.
 #include "anabranch/prelude.h"
 #include "ep/received_rows.h"
 
@@ -17,7 +16,7 @@ typedef EP_ELEMENT Element;
 static constexpr u32 UNROLL = 2;
 static constexpr u32 ROWS = 4;
 
-// The pairs that a wave looks at together, one a lane.
+// The pairs that a wave processes together, one per lane.
 struct LanePairs {
     u32 slot;
     u32 weight;
@@ -31,7 +30,7 @@ struct LanePairs {
     }
 };
 
-// Adds the pairs of one look to the sums. Their rows are loaded a few at a time, added in the order of the lanes.
+// Adds these pairs to the sums. Their rows are loaded a few at a time and added in the order of the lanes.
 static ANABRANCH_DEVICE void add_pairs(const Grid& grid, const ExpertContractArgs& args, const LanePairs& pairs, u32 first,
                                        u32 end, Wide<Element> (&sum)[UNROLL]) {
     u64 left = grid.ballot(pairs.slot < SLOT_DROPPED);

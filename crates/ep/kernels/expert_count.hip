@@ -1,9 +1,9 @@
-// How many received (row, k) pairs name each expert of this rank. The first kernel counts them for each run of rows, the
-// second sums the runs. No block waits for another: the runs' counts are read by later kernels of the stream.
+// Counts the received (row, k) pairs of each expert of this rank. The first kernel counts them for each run of rows, the
+// second sums the runs. No block waits for another: later kernels of the stream read the counts of the runs.
 #include "anabranch/prelude.h"
 #include "ep/received_rows.h"
 
-// Rows that a block's threads share out at once, so that their pairs are counted in 32 bits.
+// Most rows that a block's threads divide at once, so that the number of their pairs fits 32 bits.
 static constexpr u32 MOST_ROWS = 1u << 20;
 
 ANABRANCH_KERNEL(anabranch_ep_expert_count, ExpertCountArgs, 1024) {

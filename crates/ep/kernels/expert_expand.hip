@@ -1,11 +1,11 @@
-// Received rows, copied to the experts of this rank: expert-major. The pairs (row, k) of an expert lie in the order of their
-// rows, source rank and then token, and for one row in the order of k.
+// Copies received rows to the experts of this rank, in the expert-major layout. The pairs (row, k) of an expert are in the order of their
+// rows (source rank, then token), and for one row in the order of k.
 //
-// Who writes what. A pair's place is the number of its expert's pairs before it: those of the runs before, which the kernel
-// before this one has counted (`expert_count.hip`), and those of its own run, which the block that owns the run counts in
-// order, tile by tile. So no two blocks write one place, no counter is shared, and every run gives every row the same place.
-// Blocks wait for no peer. What they read, peers wrote before the dispatch ended; what they write, later kernels of the stream
-// read. An expand that overwrites these buffers comes later on the stream too.
+// Writers. A pair's place is the number of its expert's earlier pairs: the pairs of earlier runs of rows, which the kernel
+// before this one has counted (`expert_count.hip`), and the earlier pairs of its own run, which the block that owns the run counts in
+// order, tile by tile. So no two blocks write one place, no counter is shared, and the places are the same in every launch.
+// Blocks wait for no peer. Peers wrote the input before the dispatch ended; later kernels of the stream
+// read the output. An expand that overwrites the buffers is later on the stream too.
 #include "anabranch/prelude.h"
 #include "ep/received_rows.h"
 #include "ep/expand_rows.h"
@@ -30,7 +30,7 @@ static ANABRANCH_DEVICE void place_pairs(const Grid& grid, const ExpertExpandArg
     }
 }
 
-// Whatever of the block's run begins or ends a source: the pairs of each expert before it.
+// The offset of a source within each expert: the expert's pairs before the source's first row.
 static ANABRANCH_DEVICE void write_source_offset(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local,
                                                  u32 source) {
     u64 stride = static_cast<u64>(args.received.ranks) + 1;
@@ -40,7 +40,7 @@ static ANABRANCH_DEVICE void write_source_offset(const Grid& grid, const ExpertE
     }
 }
 
-// Row `row` is the first of some source: also of those before it that sent nothing.
+// Row `row` is the first of source `last`, and of earlier sources without rows, which end there too.
 static ANABRANCH_DEVICE void write_source_offsets(const Grid& grid, const ExpertExpandArgs& args,
                                                   const ExpandLocal& local, u32 last, u32 row) {
     write_source_offset(grid, args, local, last);

@@ -1,8 +1,8 @@
-// What the weight window holds unless the expert side writes otherwise: of every received row, the weights that were dispatched.
+// Fills the weight window with the dispatched weights of every received row. The experts may overwrite them.
 //
-// Why the window is not read any more. The kernel comes after a dispatch of epoch e + 1 on its stream, which has seen the dispatch
-// flag e + 1 of every rank; each sent it after its combine e had ended, so all pulls of epoch e are over. Where ranks may be masked: of every rank that
-// is not; of those that are no rows have come, and nothing of theirs is written (`ep/mask.h`).
+// Why no peer reads the window any more. The kernel runs after a dispatch of epoch e + 1 on its stream, which has seen the dispatch
+// flag e + 1 of every rank; each rank sent it after its combine e had ended, so all pulls of epoch e are over. Masked ranks have sent no
+// rows, so none of their weights is written (`ep/mask.h`).
 #include "anabranch/prelude.h"
 #include "ep/received_rows.h"
 

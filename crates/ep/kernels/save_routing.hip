@@ -1,17 +1,17 @@
-// Keeps the routing of a dispatch, so that `dispatch_replay.hip` can send other rows the same way: the send map, how many copies
-// were sent to each rank and came from each, and the ids and weights of the tokens. Waits for no peer.
+// Saves the routing of a dispatch for `dispatch_replay.hip`: the send map, the number of copies
+// sent to and received from each rank, and the ids and weights of the tokens. Waits for no peer.
 //
-// The caller's ids and weights may be gone by now. They are read back from the record of each token's first copy, at its
-// destination, where this rank wrote them; so what is saved is what was sent, whatever the caller has done since. A token of which
-// every copy was dropped has none, and needs none: it is not sent again either.
+// The caller may have overwritten its ids and weights. They are read back from the meta record of each token's first copy, at its
+// destination, where this rank wrote them, so the saved ones are those that were sent. A token whose copies were all dropped
+// has no record, and a replay does not send it either.
 //
-// Why the records are there. This rank's dispatch wrote them, released them and ended before this kernel began (stream order,
-// saved by the handle). Whoever overwrites them does so in a later dispatch on the slot, which it sends after its combine on the
-// slot has seen this rank's combine flag; and that is sent after this kernel (the handle orders the combine after it).
+// Why the records are there. This rank's dispatch wrote them, released them and ended before this kernel began (slot order, see
+// `dispatch.hip`). A rank overwrites them in a later dispatch on the slot, which it sends after its combine on the
+// slot has seen this rank's combine flag. This rank sends that flag after this kernel (slot order).
 #include "anabranch/prelude.h"
 #include "ep/send_map.h"
 
-// One wave: a token's entries, and what the first copy that was sent says of it.
+// One wave: a token's entries, and its ids and weights from the record of its first sent copy.
 static ANABRANCH_DEVICE void save_token(const Grid& grid, const SaveRoutingArgs& args, u32 token) {
     u64 at = static_cast<u64>(token) * args.fan_out;
     u64 first = 0;
@@ -31,7 +31,7 @@ static ANABRANCH_DEVICE void save_token(const Grid& grid, const SaveRoutingArgs&
     }
 }
 
-// What there is one of for each rank, and in all.
+// The counts of each rank, and the head of the routing.
 static ANABRANCH_DEVICE void save_counts(const Grid& grid, const SaveRoutingArgs& args) {
     for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
         u32 capacity = args.row_stride != 0 ? args.row_stride : private_load(grid, args.capacity + peer);
@@ -47,7 +47,7 @@ static ANABRANCH_DEVICE void save_counts(const Grid& grid, const SaveRoutingArgs
 }
 
 ANABRANCH_KERNEL(anabranch_ep_save_routing, SaveRoutingArgs, 1024) {
-    // After a fault there is nothing to keep, and nothing will be sent.
+    // After a fault there is nothing to save.
     u64 poisoned = grid.thread == 0 && is_poisoned(grid, args.team.control) ? 1 : 0;
     if (grid.block_broadcast(poisoned) == 0) {
         if (grid.block == 0) save_counts(grid, args);

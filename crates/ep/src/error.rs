@@ -1,4 +1,4 @@
-//! What can go wrong in dispatch and combine, as values.
+//! Errors of dispatch and combine.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use anabranch_ranks::{ErrorKind, GlobalRank, GroupRank};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A setting of the configuration cannot be used.
+    /// A field of the configuration has a value that is not allowed.
     #[error("{field} is {given}; {allowed}")]
     Config {
         /// The field.
@@ -18,7 +18,7 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
-    /// Two settings do not go together.
+    /// Two settings exclude each other.
     #[error("{with}, and {field} is {given}; allowed then is {allowed}: {why}")]
     Unsupported {
         /// The setting that limits the other.
@@ -29,7 +29,7 @@ pub enum Error {
         given: String,
         /// What is allowed.
         allowed: &'static str,
-        /// Why nothing else is.
+        /// Why other values are not allowed.
         why: &'static str,
     },
     /// A file cannot be used: a table of launches, or a placement.
@@ -42,14 +42,14 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// An argument of a call that the plan was not made for.
+    /// An argument that does not match the plan.
     #[error("{what} is {given}, but the plan was made for {planned}")]
     Argument {
         /// The argument.
         what: &'static str,
         /// Its value.
         given: String,
-        /// What the plan takes.
+        /// What the plan allows.
         planned: String,
     },
     /// A buffer is too small for its shape.
@@ -64,7 +64,7 @@ pub enum Error {
         /// The shape, in words.
         shape: String,
     },
-    /// A buffer lies where the kernels cannot use it.
+    /// A buffer has an address that the kernels cannot use.
     #[error("{what} at {address:#x} {problem}")]
     Address {
         /// The tensor.
@@ -74,7 +74,7 @@ pub enum Error {
         /// What is wrong with the address.
         problem: String,
     },
-    /// Every slot has an operation in flight.
+    /// All slots have an operation in flight.
     #[error(
         "all {slots} slots have a dispatch in flight; combine or release one first, or plan more slots (ep.slots)"
     )]
@@ -82,15 +82,15 @@ pub enum Error {
         /// Slots of the plan.
         slots: u32,
     },
-    /// A handle of another plan was given.
+    /// A handle or a saved routing of another plan.
     #[error("the handle belongs to another plan")]
     ForeignHandle,
-    /// A call that needs another call before it, or that a capture does not allow.
+    /// A call before the call that it needs, or one that a capture does not allow.
     #[error("{call}: {problem}")]
     CallOrder {
         /// The call.
         call: &'static str,
-        /// What has to come first, or instead.
+        /// What is wrong, and what to call first or instead.
         problem: String,
     },
     /// The plan has no such operation.
@@ -101,14 +101,14 @@ pub enum Error {
         /// Why the plan lacks it.
         why: &'static str,
     },
-    /// An expert id named no expert. It counted as masked.
+    /// An expert id out of range. It counted as -1.
     #[error(
         "{rank} gave {count} invalid expert id(s), the first at token {token}: {id} (allowed are -1 and 0..{experts})"
     )]
     InvalidExpert {
         /// The rank that gave it.
         rank: GroupRank,
-        /// How many there were.
+        /// How many invalid ids there were.
         count: u32,
         /// Token of the first.
         token: u32,
@@ -117,17 +117,17 @@ pub enum Error {
         /// Experts of the plan.
         experts: u32,
     },
-    /// A number of tokens in device memory was above the bound that came with it. The bound was used.
+    /// A device token count above its bound ([`Tokens::count`](crate::Tokens::count)). The bound was used.
     #[error(
-        "{rank} gave {count} dispatch(es) a device token count above the tokens it has, the first of them {given} where \
-         at most {allowed} are there; those were dispatched"
+        "{rank} gave {count} dispatch(es) a device token count above the bound, the first {given} with a bound of {allowed}; \
+         {allowed} tokens were dispatched"
     )]
     ExcessTokens {
         /// The rank that gave it.
         rank: GroupRank,
-        /// How many dispatches had such a number.
+        /// How many dispatches had such a count.
         count: u32,
-        /// The first one's number.
+        /// The first such count.
         given: u32,
         /// Its bound.
         allowed: u32,
@@ -137,26 +137,26 @@ pub enum Error {
     Mask {
         /// The rank.
         rank: GroupRank,
-        /// Why not; of a rank that could not reset its mask, its error.
+        /// Why not.
         problem: String,
     },
-    /// A peer cannot be reached as dispatch and combine need it.
+    /// No route to a peer has the operations that dispatch and combine need.
     #[error("{peer} cannot be reached by {needed}: {route}")]
     Unreachable {
         /// The peer.
         peer: GlobalRank,
-        /// What the plan needs of the route, and where.
+        /// The operations that the plan needs.
         needed: &'static str,
-        /// Which route there is to it, and why that one.
+        /// The route to the peer, and why it was chosen.
         route: String,
     },
-    /// The layer below.
+    /// The symmetric heap, the rendezvous or the world.
     #[error(transparent)]
     Shmem(#[from] anabranch_shmem::Error),
-    /// Compiling or loading kernels.
+    /// Kernels could not be compiled or loaded.
     #[error(transparent)]
     Jit(#[from] anabranch_hip_jit::Error),
-    /// The runtime.
+    /// A call of the runtime failed.
     #[error(transparent)]
     Hip(#[from] anabranch_hip::Error),
 }
@@ -178,7 +178,7 @@ impl Error {
         Self::Argument { what, given: given.to_string(), planned: planned.to_string() }
     }
 
-    /// The experts' output lies where the plan does not look for it.
+    /// The experts' output is not where the plan reads it.
     pub(crate) fn source(given: &'static str, planned: crate::CombineSource) -> Self {
         Self::argument("the experts' output", given, format_args!("combine_source {planned}"))
     }
@@ -194,7 +194,7 @@ impl Error {
         Self::Mask { rank, problem: problem.into() }
     }
 
-    /// Who can do something about it.
+    /// The kind, by who can resolve the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Config { .. } | Self::Unsupported { .. } | Self::File { .. } => ErrorKind::Config,

@@ -67,7 +67,7 @@ kernel_unit! {
 }
 
 kernel_unit! {
-    /// Dispatch by copy engines; parameters `SHMEM_ENGINES`, and those of `DISPATCH_UNIT` but `EP_MASK`.
+    /// Dispatch by copy engines; parameters `SHMEM_ENGINES`, and the parameters of `DISPATCH_UNIT` without `EP_MASK`.
     pub(crate) static DISPATCH_ENGINE_UNIT: "ep_dispatch_engine", include_str!("../kernels/dispatch_engine.hip"), &[HEADERS, HEAP];
     pub(crate) const DISPATCH_ENGINE_SEND: Kernel<DispatchEngineArgs> = "anabranch_ep_dispatch_engine_send";
     pub(crate) const DISPATCH_ENGINE_FLAG: Kernel<DispatchEngineArgs> = "anabranch_ep_dispatch_engine_flag";
@@ -76,7 +76,7 @@ kernel_unit! {
 }
 
 kernel_unit! {
-    /// Combine by copy engines; parameters `SHMEM_ENGINES`, and those of `COMBINE_UNIT` but `EP_MASK` and `EP_COMBINE_WEIGHTS`.
+    /// Combine by copy engines; parameters `SHMEM_ENGINES`, and the parameters of `COMBINE_UNIT` without `EP_MASK` and `EP_COMBINE_WEIGHTS`.
     pub(crate) static COMBINE_ENGINE_UNIT: "ep_combine_engine", include_str!("../kernels/combine_engine.hip"), &[HEADERS, HEAP];
     pub(crate) const COMBINE_ENGINE_SEND: Kernel<CombineEngineArgs> = "anabranch_ep_combine_engine_send";
     pub(crate) const COMBINE_ENGINE_FLAG: Kernel<CombineEngineArgs> = "anabranch_ep_combine_engine_flag";
@@ -84,7 +84,7 @@ kernel_unit! {
 }
 
 kernel_unit! {
-    /// Internode dispatch; parameters `EP_RELAY` where tokens go once to each node, and those of `DISPATCH_UNIT` but `EP_MASK`. Uses
+    /// Internode dispatch; parameters `EP_RELAY` where tokens go once to each node, and the parameters of `DISPATCH_UNIT` without `EP_MASK`. Uses
     /// the device functions of the heap: [`World::kernel`](anabranch_shmem::World::kernel) compiles them as that world needs them.
     pub static DISPATCH_NODES_UNIT: "ep_dispatch_nodes", include_str!("../kernels/dispatch_nodes.hip"), &[HEADERS, HEAP];
     pub(crate) const DISPATCH_NODES: Kernel<DispatchNodesArgs> = "anabranch_ep_dispatch_nodes";
@@ -137,7 +137,7 @@ pub fn dispatch() -> KernelSpec {
     tiled(&DISPATCH_UNIT)
 }
 
-/// The kernel that keeps a routing.
+/// The kernel that saves a routing.
 pub fn save_routing() -> KernelSpec {
     KernelSpec::new(&SAVE_ROUTING_UNIT).with("EP_TILE", TILE)
 }

@@ -1,25 +1,26 @@
 //! Expert-parallel dispatch and combine over a group.
 //!
-//! A mixture-of-experts layer sends every token to the ranks that own its experts and sums what comes back.
+//! A mixture-of-experts layer sends every token to the ranks that own its experts, and sums the experts' outputs for the token.
 //! [`ExpertParallel::dispatch`] does the first, [`ExpertParallel::combine`] the second; between them the caller runs its
-//! experts on the rows it got. Each is one kernel on the caller's stream (a compact dispatch two; one more where weights are combined), may be captured into a
-//! graph, and waits for no one on the host. Both can be split in two, with other work of the stream between.
+//! experts on the received rows. Each is one kernel on the caller's stream (a compact dispatch is two; one more where weights are
+//! combined), may be captured into a graph, and does not block the host. Both can be split into send and receive, with other work of the
+//! stream between.
 //!
-//! Read in this order: [`plan`] defines what is computed where, `kernels/*.hip` how (each with the argument that no flag
-//! or row is overwritten too early), [`ExpertParallel`] when. The oracle that tests and benchmarks compare with, bit by
+//! Read in this order: [`plan`] has the sizes and layouts, `kernels/*.hip` the protocols (each with the argument that no flag
+//! or row is overwritten too early), [`ExpertParallel`] the calls. The oracle that tests and benchmarks compare with, bit by
 //! bit, is in the crate `anabranch-conformance`.
 //!
-//! [`ExpertMajor`] puts received rows into the order of this rank's experts, and sums their outputs back.
+//! [`ExpertMajor`] copies received rows into the order of this rank's experts, and sums their outputs back.
 //!
-//! [`ExpertParallel::routing`] saves where a dispatch's tokens went, and [`ExpertParallel::dispatch_with`] sends others the same way.
+//! [`ExpertParallel::routing`] saves the routing of a dispatch, and [`ExpertParallel::dispatch_with`] sends other rows with it.
 //!
-//! With [`Payload::CopyEngine`] copy engines move the rows, so that between send and recv no kernel of an operation is on the device.
+//! With [`Payload::CopyEngine`] copy engines move the rows, so that between send and receive no kernel of an operation is on the device.
 //!
-//! Where ranks are on several nodes ([`Nodes`]), rows for other nodes are put over the routes that the heap has there ([`Across`]).
+//! Where ranks are on several nodes ([`Nodes`]), kernels put the rows for other nodes over the routes of the symmetric heap ([`Across`]).
 //!
-//! A peer that does not come is a fault of the world, or, with [`OnTimeout::Mask`], it is masked and the others go on.
+//! An expired wait for a peer is a fault of the world; with [`OnTimeout::Mask`] the peer is masked and the others continue.
 //!
-//! Sums are in group-rank order with f32 accumulation and one rounding, so that the result is the same on every rank, in
+//! Sums are in group-rank order with f32 accumulation and one rounding, so the result is the same on every rank, in
 //! every run, and for every launch shape.
 
 #[cfg_attr(not(feature = "simulation"), expect(unreachable_pub, reason = "the feature exports it"))]
@@ -34,7 +35,7 @@ mod tensor;
 pub mod expert_major;
 pub mod kernels;
 
-/// What a simulation launches the kernels with instead of a world: the arguments that [`ExpertParallel`] passes, for its own memory.
+/// The kernels' arguments as [`ExpertParallel`] passes them, for a simulation that launches the kernels on its own memory.
 #[cfg(feature = "simulation")]
 pub mod simulation {
     pub use crate::args::*;

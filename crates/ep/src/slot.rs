@@ -1,4 +1,4 @@
-//! Slots: what one operation in flight owns, and who holds which.
+//! Slots: the memory of one operation in flight, and the pool that hands them out.
 
 use std::mem::offset_of;
 use std::ops::Deref;
@@ -23,7 +23,7 @@ pub(crate) use addresses::SlotAddresses;
 #[cfg(feature = "simulation")]
 pub use addresses::SlotAddresses;
 
-/// Between two looks at events whose kernels have a deadline of their own.
+/// The interval of polls of events; their kernels have a deadline.
 pub(crate) const POLL: Duration = Duration::from_micros(50);
 
 /// The memory of one slot: windows and flags in the symmetric heap, maps and counters in this rank's own memory.
@@ -52,12 +52,12 @@ impl Slot {
         Ok(Self { heap, own: Mutex::new(own), at })
     }
 
-    /// Names the slot among all that a group has ever made.
+    /// A number that is unique among all slots that a group has allocated.
     pub(crate) fn sequence(&self) -> u64 {
         self.heap.sequence()
     }
 
-    /// The first entries of the send map. The work that writes them must have been waited for.
+    /// The first entries of the send map, once the work that writes them has ended.
     pub(crate) fn read_send_map(&self, entries: usize) -> Result<Vec<u64>> {
         let mut map = vec![0u64; entries];
         lock(&self.own).copy_to_host(self.own_offset(self.send_map()), bytemuck::cast_slice_mut(&mut map))?;
@@ -80,8 +80,8 @@ impl Slot {
         Ok(())
     }
 
-    /// Reads and clears what the kernels saw of invalid ids: `(count, token, id)`. Only these two words are written, so that a
-    /// launch in flight keeps its epochs and counters; what it counts meanwhile may be lost.
+    /// Reads and clears the record of invalid ids: `(count, token, id)`. Writes only these two words, so that a
+    /// launch in flight keeps its epochs and counters; ids that it counts meanwhile may be lost.
     pub(crate) fn take_invalid(&self) -> Result<Option<(u32, u32, i32)>> {
         let state = self.read_state()?;
         if state.invalid_count == 0 {
@@ -96,7 +96,7 @@ impl Slot {
         Ok(Some(found))
     }
 
-    /// Reads and clears what the kernels saw of numbers of tokens above their bounds: `(count, first number, its bound)`. As for
+    /// Reads and clears the record of device token counts above their bounds: `(dispatches, first count, its bound)`. As for
     /// [`Self::take_invalid`], a launch in flight keeps its words.
     pub(crate) fn take_excess(&self) -> Result<Option<(u32, u32, u32)>> {
         let state = self.read_state()?;
@@ -108,7 +108,7 @@ impl Slot {
         Ok(Some((state.excess_count, state.excess_given, state.excess_allowed)))
     }
 
-    /// The slot's words. The work that writes those that the caller looks at must have been waited for.
+    /// The slot's words. A word is defined once the work that writes it has ended.
     pub(crate) fn read_state(&self) -> Result<SlotState> {
         let mut state = SlotState::zeroed();
         lock(&self.own).copy_to_host(self.own_offset(self.state()), bytemuck::bytes_of_mut(&mut state))?;
@@ -116,7 +116,7 @@ impl Slot {
     }
 }
 
-/// All slots of a plan and who holds them.
+/// All slots of a plan, and which are held.
 #[derive(Debug)]
 pub(crate) struct SlotPool {
     slots: Vec<Slot>,
@@ -126,7 +126,7 @@ pub(crate) struct SlotPool {
 #[derive(Debug, Default)]
 struct Use {
     busy: bool,
-    /// Its holder has dropped it, and peers still expect a combine.
+    /// The handle was dropped, and peers still wait for a combine.
     lost: bool,
     /// How often it was taken.
     taken: u64,
@@ -144,12 +144,12 @@ impl SlotPool {
         &self.slots
     }
 
-    /// Waits for the last launch on every slot, `limit` at most; whether all are over. Replays of captured launches are in the
-    /// caller's hands.
+    /// Waits for the last launch on every slot, `limit` at most; whether all are over. The caller waits for replays of captured
+    /// launches.
     pub(crate) fn wait_until_idle(&self, limit: Duration) -> bool {
         let start = Moment::now();
         let events: Vec<_> = lock(&self.uses).iter().filter_map(|one| one.eager.clone()).collect();
-        // An error of the work is the world's to report; the launch is over then too.
+        // An event with an error counts as over: the world reports the error.
         while !events.iter().all(|event| event.is_done().unwrap_or(true)) {
             if start.elapsed() > limit {
                 return false;
@@ -159,12 +159,12 @@ impl SlotPool {
         true
     }
 
-    /// Slots with an operation that can still end.
+    /// Number of slots with an operation whose handle still exists.
     pub(crate) fn held(&self) -> usize {
         lock(&self.uses).iter().filter(|one| one.busy && !one.lost).count()
     }
 
-    /// The slots whose operations cannot end any more.
+    /// The slots whose handles were dropped without combine or release.
     pub(crate) fn lost(&self) -> Vec<&Slot> {
         let uses = lock(&self.uses);
         let lost = self.slots.iter().zip(uses.iter()).filter(|(_, one)| one.lost);
@@ -178,7 +178,7 @@ impl SlotPool {
         }
     }
 
-    /// Frees the slots that were lost: no peer expects anything of them any more.
+    /// Frees the lost slots, after a reset: no peer waits for their operations.
     pub(crate) fn recover(&self) {
         for one in lock(&self.uses).iter_mut().filter(|one| one.lost) {
             (one.busy, one.lost) = (false, false);
@@ -188,9 +188,8 @@ impl SlotPool {
     /// Takes the free slot of the lowest number, the same on every rank when all begin and end operations in the same order, and
     /// makes the stream wait for its last use.
     ///
-    /// A captured operation does not wait for eager ones, nor they for it: graphs do not know the world outside, and replays
-    /// are ordered by the caller. Within a capture, operations that follow each other on one slot belong on one
-    /// stream, or on streams that the caller orders.
+    /// Captured and eager operations do not wait for each other: the caller orders the replays. Within a capture, successive
+    /// operations on one slot belong on one stream, or on streams that the caller orders.
     pub(crate) fn take(self: &Arc<Self>, stream: &Stream) -> Result<SlotTicket> {
         let capturing = stream.is_capturing()?;
         let (index, number, eager) = {
@@ -216,7 +215,7 @@ impl SlotPool {
     }
 }
 
-/// Identifies the slots of one plan, and keeps none of them.
+/// Identifies the slots of one plan without keeping them alive.
 #[derive(Clone, Debug)]
 pub(crate) struct PoolMark(Weak<SlotPool>);
 
@@ -225,7 +224,7 @@ impl PoolMark {
         Self(Arc::downgrade(pool))
     }
 
-    /// Whether it was made of this pool.
+    /// Whether it identifies this pool.
     pub(crate) fn is_of(&self, pool: &Arc<SlotPool>) -> bool {
         std::ptr::eq(Arc::as_ptr(pool), self.0.as_ptr())
     }
@@ -238,7 +237,7 @@ pub(crate) struct Taken {
     number: u64,
 }
 
-/// One slot, held.
+/// A held slot, and the order of its launches: each waits for the one before.
 #[derive(Debug)]
 pub(crate) struct SlotTicket {
     pool: Arc<SlotPool>,
@@ -247,7 +246,7 @@ pub(crate) struct SlotTicket {
     number: u64,
     /// After the holder's own last launch, captured or not.
     launched: Option<Arc<Event>>,
-    /// Something was launched: peers know of the operation.
+    /// Whether anything was launched, so that peers wait for the operation.
     reached: bool,
     returned: bool,
 }
@@ -265,12 +264,12 @@ impl SlotTicket {
         std::ptr::eq(Arc::as_ptr(&self.pool), mark.0.as_ptr())
     }
 
-    /// The use of the slot that this is.
+    /// This use of the slot.
     pub(crate) fn taken(&self) -> Taken {
         Taken { slot: self.index, number: self.number }
     }
 
-    /// Makes the stream wait for the holder's last launch: a combine for its dispatch, be both captured or both not.
+    /// Makes the stream wait for the holder's last launch, for example a combine for its dispatch; both captured, or neither.
     pub(crate) fn order_after(&self, stream: &Stream) -> Result<()> {
         match &self.launched {
             Some(event) => Ok(stream.wait_event(event)?),
@@ -278,7 +277,7 @@ impl SlotTicket {
         }
     }
 
-    /// Notes a launch on this stream. From the first on, peers expect a combine or a release of the slot.
+    /// Notes a launch on this stream. After the first, peers wait for a combine or a release of the slot.
     pub(crate) fn used_on(&mut self, stream: &Stream) -> Result<()> {
         self.reached = true;
         let event = Arc::new(stream.device().create_event()?);
@@ -303,7 +302,7 @@ impl Drop for SlotTicket {
             return;
         }
         if !self.reached {
-            // Nothing reached the device: no peer knows of it.
+            // Nothing was launched, so no peer waits for it.
             lock(&self.pool.uses)[self.index].busy = false;
             return;
         }

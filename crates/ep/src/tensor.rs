@@ -1,11 +1,11 @@
-//! Tensors as callers hand them over: an address, a length, a type.
+//! Tensors of the caller: an address, a length, a type.
 
 use anabranch_hip::{DeviceAddress, DeviceBuffer};
 
 use crate::error::{Error, Result};
 use anabranch_elements::data_type::DataType;
 
-/// The element types of rows that dispatch sends, as they are.
+/// The element types of rows that dispatch sends.
 pub const ROW_TYPES: [DataType; 6] =
     [DataType::Bf16, DataType::F16, DataType::F32, DataType::F8E4m3, DataType::F8E4m3Fnuz, DataType::F4E2m1];
 
@@ -14,8 +14,8 @@ pub const COMBINED_TYPES: [DataType; 3] = [DataType::Bf16, DataType::F16, DataTy
 
 /// A range of device memory that a launch reads or writes later, in stream order.
 ///
-/// Making one is the promise that the memory stays valid, and that no other work touches it in a conflicting way, until
-/// the stream has passed the work that got it.
+/// Its constructors are `unsafe`: the caller promises that the memory stays valid, and that no other work conflicts with the access, until
+/// the stream has completed the work that was given the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceSlice {
     address: DeviceAddress,
@@ -26,7 +26,7 @@ impl DeviceSlice {
     /// A range from a framework's pointer.
     ///
     /// # Safety
-    /// The range must be memory that this rank's device reaches, and the promise above must hold.
+    /// This rank's device can access the range, and the type's promise holds.
     pub const unsafe fn from_raw(address: DeviceAddress, bytes: usize) -> Self {
         Self { address, bytes }
     }
@@ -34,28 +34,28 @@ impl DeviceSlice {
     /// A whole buffer.
     ///
     /// # Safety
-    /// The buffer must outlive the work that gets the range, and the promise above must hold.
+    /// The buffer outlives the work that is given the slice, and the type's promise holds.
     pub unsafe fn of(buffer: &DeviceBuffer) -> Self {
         Self { address: buffer.address(), bytes: buffer.len() }
     }
 
-    /// Where it starts.
+    /// The start address.
     pub const fn address(&self) -> DeviceAddress {
         self.address
     }
 
-    /// Bytes.
+    /// The length in bytes.
     pub const fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether it has no bytes.
+    /// Whether the length is 0.
     pub const fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Checks that the range holds `needed` bytes and starts at a multiple of `alignment`. A range of which nothing is
-    /// needed may be anything.
+    /// Checks that the range holds `needed` bytes and starts at a multiple of `alignment`. With `needed` 0 every range
+    /// is valid.
     pub(crate) fn check(
         &self,
         what: &'static str,
@@ -77,8 +77,8 @@ impl DeviceSlice {
     }
 }
 
-/// A type of row elements that hosts have, too: what the rows of [`ReceivedRow::values`](crate::ReceivedRow::values) and
-/// [`ExpertParallel::write_combine_row`](crate::ExpertParallel::write_combine_row) are made of.
+/// A row element type with a host type: the element of [`ReceivedRow::values`](crate::ReceivedRow::values) and
+/// [`ExpertParallel::write_combine_row`](crate::ExpertParallel::write_combine_row).
 pub trait HostElement: bytemuck::Pod {
     /// The type in a plan.
     const DATA_TYPE: DataType;
@@ -96,46 +96,47 @@ impl HostElement for half::bf16 {
     const DATA_TYPE: DataType = DataType::Bf16;
 }
 
-/// What one rank dispatches.
+/// The tokens that one rank dispatches.
 #[derive(Clone, Copy, Debug)]
 pub struct Tokens {
-    /// Number of tokens; may be 0 and may differ from rank to rank. With `device_count`, the most there may be.
+    /// Number of tokens, 0 to [`EpConfig::max_tokens`](crate::EpConfig::max_tokens); ranks may differ. With `device_count`, the upper bound.
     pub count: usize,
     /// Type of the rows: [`EpConfig::token_type`](crate::EpConfig::token_type).
     pub data_type: DataType,
     /// `[count][hidden]`, 16-byte aligned.
     pub rows: DeviceSlice,
-    /// `[count][top_k]` expert ids, i32, 4-byte aligned; -1 is masked.
+    /// `[count][top_k]` expert ids, i32, 4-byte aligned; -1 names no expert.
     pub ids: DeviceSlice,
-    /// `[count][top_k]` f32, 4-byte aligned; they travel with the rows.
+    /// `[count][top_k]` f32 weights, 4-byte aligned, sent with the rows; `None` sends zeros.
     pub weights: Option<DeviceSlice>,
-    /// `[count][scale_bytes]`, 4-byte aligned; all tokens of a plan have them, or none. None where the plan casts.
+    /// `[count][scale_bytes]`, 4-byte aligned; given exactly where [`EpConfig::scale_bytes`](crate::EpConfig::scale_bytes) is not 0. `None`
+    /// where the plan casts.
     pub scales: Option<DeviceSlice>,
-    /// Where the number of tokens is known on the device alone: one u32, 4-byte aligned, which the kernels read when they run; a
-    /// replayed graph reads it anew each time. Rows, ids and so on beyond that many are not read, and those of combine's
-    /// output not written. It may be overwritten after the dispatch, in stream order. A number above `count` counts as `count`, and
-    /// [`ExpertParallel::check_ids`](crate::ExpertParallel::check_ids) reports it. For plans with
-    /// [`EpConfig::device_token_count`](crate::EpConfig::device_token_count), of which each call may have one or not.
+    /// The number of tokens in device memory, where the host does not know it: one u32, 4-byte aligned, which the kernels read when they
+    /// run; each replay of a graph reads it again. Dispatch reads no rows, ids, weights or scales beyond it, and combine writes no output
+    /// rows beyond it. It may be overwritten after the dispatch, in stream order. A number above `count` counts as `count`, and
+    /// [`ExpertParallel::check_ids`](crate::ExpertParallel::check_ids) reports it. Optional in each call of a plan with
+    /// [`EpConfig::device_token_count`](crate::EpConfig::device_token_count), not allowed in other plans.
     pub device_count: Option<DeviceSlice>,
 }
 
-/// Where combine finds the experts' output: the same on every rank of an operation.
+/// Where combine reads the experts' output: the same variant on every rank of an operation.
 #[derive(Clone, Copy, Debug)]
 pub enum ExpertOutput {
     /// In the slot's combine window ([`Dispatched::combine_rows`](crate::Dispatched::combine_rows)), from which peers pull it.
     InWindow,
-    /// In another buffer of the window's shape, `[rows][hidden]` of the combine type, 16-byte aligned. The received rows are
-    /// pushed to their origins, in the form of the plan's codec.
+    /// In another buffer of the window's shape, `[rows][hidden]` of the combine type, 16-byte aligned. Combine pushes the rows to their
+    /// origins, encoded by the plan's codec.
     Staged(DeviceSlice),
 }
 
-/// Where combine writes. A [`DeviceSlice`] is one of rows alone.
+/// Where combine writes. A [`DeviceSlice`] converts to an output without weights.
 #[derive(Clone, Copy, Debug)]
 pub struct CombineOutput {
     /// `[tokens][hidden]` of the combine type, 16-byte aligned.
     pub rows: DeviceSlice,
-    /// `[tokens][top_k]` f32, 4-byte aligned: for each token and each of its k the sum, in group-rank order in f32, of what is in
-    /// the weight windows of the ranks that took it in; 0 for a token that none did. Given exactly where the plan combines weights
+    /// `[tokens][top_k]` f32, 4-byte aligned: for each token and each of its `top_k` entries the sum, in group-rank order in f32, of the weight
+    /// windows of the ranks that received the token; 0 for a token that no rank received. Given exactly where the plan combines weights
     /// ([`EpConfig::combine_weights`](crate::EpConfig::combine_weights)).
     pub weights: Option<DeviceSlice>,
 }

@@ -93,8 +93,8 @@ fn the_first_tokens_of_each_source_are_kept() {
 }
 
 #[test]
-fn a_hot_spot_with_one_row_a_source_ends_promptly() {
-    // Nobody may wait longer than this for anything.
+fn hot_spot_with_one_row_per_source_ends_promptly() {
+    // The longest wait.
     let config = WorldConfig { operation_deadline: Duration::from_secs(2), ..world_config() };
     for (mode, stride) in [(Mode::Slotted, 1), (Mode::Compact, 0)] {
         let mut case = capped(8, 1, 8);
@@ -144,7 +144,7 @@ impl Guarded<'_> {
         }
     }
 
-    /// Every byte but those of `written`, ranges from the slot's start, is a canary.
+    /// Every byte outside `written`, ranges from the slot's start, is a canary.
     fn check(&self, written: &[Range<u64>], when: &str) {
         let mut before = vec![0; GUARD as usize];
         let mut seen = vec![0; (self.windows.end - self.windows.start + GUARD) as usize];
@@ -226,7 +226,7 @@ fn guarded_round(world: &World, case: &Case) -> Result<(), Error> {
     guarded.check(&written, "dispatch");
     judge_rows(&oracle, me, device, &ep, &dispatched);
     judge_dropped(&oracle, device, &ep, &stream, &dispatched)?;
-    // Nobody pushes before all have looked.
+    // No rank pushes before all have compared.
     meet(world, &team, &stream)?;
     let staging = device.allocate(window_bytes(&ep))?;
     let experts = run_expert(&expert, &stream, &dispatched, case, &staging)?;

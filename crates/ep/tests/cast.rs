@@ -46,7 +46,7 @@ fn every_wave_width_mode_and_type() {
 }
 
 #[test]
-fn copies_without_room_are_dropped_and_the_others_are_cast() {
+fn copies_beyond_capacity_are_dropped_and_the_others_are_cast() {
     for mode in [Mode::Slotted, Mode::Compact] {
         for routing in [Routing::Hot, Routing::Random, Routing::Invalid] {
             let mut case = case(3, 4, 256, Fp8Format::E4m3fn, DataType::Bf16);
@@ -157,7 +157,7 @@ fn refused(config: EpConfig) -> String {
 }
 
 #[test]
-fn configurations_that_make_no_sense_are_refused_with_the_reason() {
+fn invalid_configurations_are_refused_with_the_reason() {
     let new = |hidden| EpConfig::new(EpShape { hidden, experts: 8, top_k: 2, max_tokens: 16 });
     let fnuz = casting(new(256), Fp8Format::E4m3fnuz, DataType::Bf16);
     for (config, words) in [
@@ -181,7 +181,7 @@ fn configurations_that_make_no_sense_are_refused_with_the_reason() {
 }
 
 #[test]
-fn wrong_rows_and_scales_are_refused_before_anything_moves() {
+fn wrong_rows_and_scales_are_refused_before_a_launch() {
     let mut case = case(2, 1, 128, Fp8Format::E4m3fn, DataType::Bf16);
     case.tokens = vec![20];
     all_well(on_ranks(2, 1, &world_config(), |world| {

@@ -147,7 +147,7 @@ fn direct_codes_saturate_and_keep_nans() {
 
 /// A NaN or an infinity anywhere makes its block NaNs and leaves the next alone.
 #[test]
-fn what_is_not_finite_makes_its_block_nan() {
+fn non_finite_element_makes_its_block_nan() {
     for codec in coded().filter(|codec| !matches!(codec, CombineCodec::Fp8Direct(_))) {
         let block = codec.block_elements() as usize;
         for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {

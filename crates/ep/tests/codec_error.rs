@@ -101,7 +101,7 @@ fn the_documented_errors_are_those_measured() {
 }
 
 #[test]
-fn scales_are_what_keeps_small_rows() {
+fn scales_preserve_small_rows() {
     let of = |name: &str, data| error(name.parse().unwrap(), data);
     // Without a codec only the rounding of the sum is left.
     assert!(of("none", Data::Normal) < 0.003);

@@ -20,7 +20,7 @@ fn every_wave_width_and_number_of_ranks() {
 }
 
 #[test]
-fn extreme_routings_with_and_without_room() {
+fn extreme_routings_with_and_without_capacity() {
     for routing in [Routing::Hot, Routing::Nowhere, Routing::Invalid] {
         for max_recv in [0, 4, 31] {
             let mut case = compact(4, 4);

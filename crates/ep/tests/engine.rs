@@ -102,7 +102,7 @@ fn caps_scales_and_both_sources_of_rows() {
 }
 
 #[test]
-fn rows_that_are_cast_on_their_way() {
+fn rows_are_cast() {
     for route in ROUTES {
         let mut case = by_engine(3, 32);
         case.config.hidden = 256;
@@ -213,7 +213,7 @@ fn replays_of_interleaved_halves_with_new_inputs() {
 
 /// Operations that follow each other without a wait on the host: slots, staging and flags are used again as soon as may be.
 #[test]
-fn replays_in_a_row_need_no_wait_between_them() {
+fn consecutive_replays_need_no_wait() {
     for route in ROUTES {
         let case = by_engine(4, 1);
         all_well(on_ranks(4, 1, &route.config(), |world| {
@@ -258,7 +258,7 @@ fn releases_between_combines() {
 
 /// A half that no second half receives costs its slot; what it sent is complete before its memory goes.
 #[test]
-fn a_dropped_half_costs_its_slot_and_no_more() {
+fn dropped_send_loses_only_its_slot() {
     for route in ROUTES {
         let mut case = by_engine(3, 4);
         case.config = case.config.slots(2);
@@ -309,7 +309,7 @@ fn between_processes() {
 /// A member that does not come to the second half, or to the next operation, is waited for no longer than the deadline, and named.
 #[test]
 #[ignore = "extended"]
-fn a_member_that_does_not_come_is_named() {
+fn missing_member_is_named() {
     for route in ROUTES {
         let case = by_engine(RANKS, 1);
         let texts = stalling_thread_in(&route.config(), &case, "ep dispatch", |ep, expert, stream, stall| {
@@ -374,7 +374,7 @@ fn staged() -> Case {
 
 #[test]
 #[ignore = "extended"]
-fn a_buffer_is_free_after_the_second_half() {
+fn buffer_is_free_after_the_receive() {
     for seed in 0..4 {
         let software = SoftwareConfig { stride: 64, steps: 1, seed, ..SoftwareConfig::default() };
         for world in [world_config(), with_software(software)] {
@@ -386,7 +386,7 @@ fn a_buffer_is_free_after_the_second_half() {
 /// The mutants: a flag before its rows, the epoch of a flag before its count, and a second half that leaves its engines alone. With slow engines some rank sees it soon.
 #[test]
 #[ignore = "extended"]
-fn broken_twins_are_caught() {
+fn mutants_are_caught() {
     for name in ["SDMA_FLAG_LOW_FIRST", "ENGINE_FLAG_FIRST", "ENGINE_UNWAITED"] {
         let mut config = JitConfig::new(cache());
         config.edits = mutant(name);
@@ -409,7 +409,7 @@ fn broken_twins_are_caught() {
 
 /// Engines that stand still: every rank ends with an error that says what it waited for, in time.
 #[test]
-fn engines_that_stall_are_reported_within_the_deadline() {
+fn stalled_engine_is_reported_within_the_deadline() {
     let deadline = Duration::from_secs(2);
     for packets in [20, 31] {
         let faults = EngineFaults { stalls_after: Some(packets), ..EngineFaults::default() };
@@ -434,7 +434,7 @@ fn engines_that_stall_are_reported_within_the_deadline() {
 }
 
 #[test]
-fn what_engines_cannot_do_is_refused_by_name() {
+fn options_without_engine_support_are_refused_by_name() {
     let base = || {
         EpConfig::new(EpShape { hidden: 128, experts: 8, top_k: 2, max_tokens: 16 })
             .payload(Payload::CopyEngine)
@@ -464,7 +464,7 @@ fn what_engines_cannot_do_is_refused_by_name() {
 }
 
 #[test]
-fn routings_are_not_kept_and_members_agree() {
+fn engine_plans_refuse_saved_routings() {
     all_well(on_ranks(2, 4, &world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), by_engine(2, 4).config)?;
         assert!(matches!(ep.allocate_routing().unwrap_err(), Error::NotPlanned { .. }));

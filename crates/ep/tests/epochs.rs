@@ -60,7 +60,7 @@ fn age(world: &World, ep: &ExpertParallel, stream: &Stream, case: &Case) -> Resu
 }
 
 #[test]
-fn operations_go_on_where_the_epochs_of_flags_come_round() {
+fn operations_continue_when_flag_epochs_wrap() {
     for (mode, wave, staged) in [
         (Mode::Slotted, 1, false),
         (Mode::Slotted, 32, true),
@@ -81,7 +81,7 @@ fn operations_go_on_where_the_epochs_of_flags_come_round() {
 
 /// Flags that another plan left would be of epochs to come.
 #[test]
-fn a_plan_in_the_place_of_another_starts_anew() {
+fn plan_in_reused_memory_starts_at_epoch_one() {
     for mode in [Mode::Slotted, Mode::Compact] {
         let mut case = Case::new(3, 4);
         case.config = case.config.mode(mode);

@@ -57,7 +57,7 @@ fn every_capacity_keeps_the_first_pairs_and_drops_the_rest() {
 
 #[test]
 #[ignore = "extended"]
-fn both_modes_with_and_without_room_for_all_rows() {
+fn both_modes_with_and_without_capacity_for_all_rows() {
     for mode in [Mode::Slotted, Mode::Compact] {
         for (max_recv, wave) in [(0, 1), (0, 32), (4, 1), (30, 4), (1000, 64)] {
             for routing in [Routing::Random, Routing::Hot] {

@@ -113,7 +113,7 @@ fn experts_may_work_in_place() {
 }
 
 #[test]
-fn two_dispatches_in_flight_have_a_layout_each_or_take_turns() {
+fn two_dispatches_in_flight_use_two_layouts_or_alternate() {
     let mut case = Case::new(3, 4);
     case.config = case.config.slots(2);
     on_plans(&case, |world, ep, stream| {
@@ -153,7 +153,7 @@ fn expect(error: Option<Error>, words: &[&str]) {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_before_anything_is_launched() {
+fn invalid_arguments_are_refused_before_a_launch() {
     let mut case = Case::new(2, 1);
     case.config = case.config.slots(2);
     on_plans(&case, |world, ep, stream| {

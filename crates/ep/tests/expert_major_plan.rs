@@ -51,7 +51,7 @@ proptest! {
 }
 
 #[test]
-fn numbers_that_cannot_be_used_are_refused() {
+fn invalid_numbers_are_refused() {
     let plan =
         Plan::new(EpConfig::new(EpShape { hidden: 128, experts: 16, top_k: 4, max_tokens: 40 }), 4).unwrap();
     let refused = |plan: &Plan, rank, config| {

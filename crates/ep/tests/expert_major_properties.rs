@@ -52,13 +52,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn expand_and_contract_do_what_the_oracle_says((case, layout) in world()) {
+    fn expand_and_contract_match_the_oracle((case, layout) in world()) {
         run(&case, layout, 2);
     }
 
     #[test]
     #[ignore = "extended"]
-    fn with_little_room_the_first_pairs_are_kept((case, _) in world(), rows in 1u32..4) {
+    fn full_capacity_keeps_the_first_pairs((case, _) in world(), rows in 1u32..4) {
         let rows = rows.min(most_pairs(&case));
         run(&case, ExpertMajorConfig::new().capacity(rows), 1);
     }

@@ -53,7 +53,7 @@ fn every_dispatch_type_and_number_of_ranks() {
 
 #[test]
 #[ignore = "extended"]
-fn both_modes_with_little_room_and_extreme_routings() {
+fn both_modes_with_small_capacity_and_extreme_routings() {
     let mut dropped = 0;
     for mode in [Mode::Slotted, Mode::Compact] {
         for (codec, (max_recv, capacity)) in
@@ -72,7 +72,7 @@ fn both_modes_with_little_room_and_extreme_routings() {
 
 /// A plan for both ways: contracts into the window and into a buffer take turns.
 #[test]
-fn both_ways_take_turns() {
+fn pull_and_push_alternate() {
     let case = Case::new(3, 4);
     assert_eq!(case.config.combine_source, CombineSource::Any);
     on_plans(&case, |world, ep, stream| {
@@ -162,7 +162,7 @@ fn expect<T>(outcome: Result<T, Error>, words: &[&str]) {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_before_anything_is_launched() {
+fn invalid_arguments_are_refused_before_a_launch() {
     let mut case = Case::new(2, 1);
     case.config = case.config.slots(2);
     on_plans(&case, |world, ep, stream| {

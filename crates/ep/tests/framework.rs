@@ -28,7 +28,7 @@ fn current(runtime: &Runtime) -> c_int {
 }
 
 #[test]
-fn every_call_works_while_another_device_is_current_and_leaves_it_so() {
+fn every_call_keeps_the_current_device() {
     for staged in [false, true] {
         let mut case = Case::new(3, 4);
         case.staged = staged;
@@ -57,7 +57,7 @@ fn every_call_works_while_another_device_is_current_and_leaves_it_so() {
             unsafe { graph.launch(&stream)? };
             world.synchronize(&stream)?;
             judge_output(&oracle(&case, &inputs), ep.rank(), &uploaded.read_output(&case.config));
-            // A call that is refused, and a handle that nobody combines.
+            // A call that is refused, and a handle that is not combined.
             let mut wrong = uploaded.tokens(&case.config);
             wrong.count = case.config.max_tokens as usize + 1;
             assert!(ep.dispatch(&stream, &wrong).is_err());
@@ -73,7 +73,7 @@ fn every_call_works_while_another_device_is_current_and_leaves_it_so() {
 
 /// What was made from a world is used and dropped when it was left, from threads that never saw it.
 #[test]
-fn plans_and_handles_outlive_the_world_and_say_that_it_was_left() {
+fn plans_and_handles_outlive_the_world() {
     let case = Case::new(2, 4);
     let (machine, jit) = (machine(case.ranks, case.wave), jit());
     let runtime = machine.runtime();

@@ -133,7 +133,7 @@ fn several_operations_in_one_graph() {
 }
 
 #[test]
-fn replays_in_a_row_need_no_wait_between_them() {
+fn consecutive_replays_need_no_wait() {
     for mode in [Mode::Slotted, Mode::Compact] {
         let mut case = Case::new(4, 1);
         case.config = case.config.mode(mode);
@@ -151,7 +151,7 @@ fn replays_in_a_row_need_no_wait_between_them() {
 }
 
 #[test]
-fn eager_and_replayed_operations_take_turns() {
+fn eager_and_replayed_operations_alternate() {
     for slots in [1, 2] {
         let mut case = Case::new(4, 1);
         case.config = case.config.slots(slots);

@@ -62,7 +62,7 @@ fn by_expert() {
 
 #[test]
 fn many_tokens_of_eight_ranks_end_promptly() {
-    // Nobody may wait longer than this for anything.
+    // The longest wait.
     let config = WorldConfig { operation_deadline: Duration::from_secs(2), ..world_config() };
     for mode in [Mode::Slotted, Mode::Compact] {
         let mut case = soft(8, 1);

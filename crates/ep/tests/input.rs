@@ -102,7 +102,7 @@ fn changed(base: &EpConfig, change: impl FnOnce(&mut EpConfig)) -> EpConfig {
 }
 
 #[test]
-fn wrong_tensors_are_refused_before_anything_moves() {
+fn wrong_tensors_are_refused_before_a_launch() {
     let mut case = Case::new(3, 1);
     case.config = case.config.scale_bytes(12);
     case.tokens = vec![40];
@@ -142,7 +142,7 @@ fn scales_without_a_plan_for_them_are_refused_and_weights_may_be_left_out() {
 }
 
 #[test]
-fn a_wrong_output_costs_its_slot_and_no_more() {
+fn wrong_output_loses_only_its_slot() {
     let mut case = Case::new(2, 1);
     case.tokens = vec![40, 33];
     case.config = case.config.slots(5);
@@ -210,7 +210,7 @@ fn configurations_that_differ_name_the_field_on_all_ranks() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_is_an_error_on_all_ranks() {
+fn invalid_configuration_is_an_error_on_all_ranks() {
     let case = Case::new(3, 1);
     all_well(on_ranks(3, 1, &world_config(), |world| {
         let base = &case.config;
@@ -256,7 +256,7 @@ fn launch_shapes_may_differ_between_ranks() {
 }
 
 #[test]
-fn a_heap_too_small_says_how_much_is_missing_on_all_ranks() {
+fn small_heap_names_the_missing_bytes_on_all_ranks() {
     let case = Case::new(3, 1);
     let slot = anabranch_ep::Plan::new(case.config.clone(), 3).unwrap().heap_bytes();
     let config = WorldConfig { heap_bytes: 1 << 20, ..world_config() };
@@ -284,7 +284,7 @@ fn a_heap_too_small_says_how_much_is_missing_on_all_ranks() {
 }
 
 #[test]
-fn memory_that_one_rank_lacks_is_an_error_on_all_ranks() {
+fn out_of_memory_on_one_rank_is_an_error_on_all_ranks() {
     let config = HostConfig { devices: 3, memory_bytes: 64 << 20, ..HostConfig::default() };
     let machine = HostMachine::new(config).unwrap();
     let (runtime, jit) = (machine.runtime(), common::jit());

@@ -77,7 +77,7 @@ fn push_half(
 }
 
 #[test]
-fn a_thread_that_fails_around_push_is_named_by_the_others() {
+fn failed_thread_around_push_is_named_by_the_others() {
     for source in SOURCES {
         let case = pushing(source);
         // Before it pushes, with its dispatch dropped.
@@ -105,7 +105,7 @@ fn a_thread_that_fails_around_push_is_named_by_the_others() {
 
 #[test]
 #[ignore = "extended"]
-fn a_thread_that_stops_around_push_is_waited_for_and_named() {
+fn stopped_thread_around_push_is_named() {
     for source in SOURCES {
         let case = pushing(source);
         let texts = stalling_thread(&case, "ep combine", |ep, expert, stream, stall| {
@@ -129,7 +129,7 @@ fn a_thread_that_stops_around_push_is_waited_for_and_named() {
 
 /// All ranks drop a handle: its slot is lost, and the other one still serves.
 #[test]
-fn a_dropped_half_costs_its_slot_and_no_more() {
+fn dropped_send_loses_only_its_slot() {
     for source in SOURCES {
         let mut case = pushing(source);
         case.config = case.config.slots(2);
@@ -151,9 +151,9 @@ fn a_dropped_half_costs_its_slot_and_no_more() {
     }
 }
 
-/// One rank drops its half and goes on in its other slot, where nobody meets it.
+/// One rank drops its send and continues in its other slot, where no peer waits for it.
 #[test]
-fn a_rank_alone_in_another_slot_is_not_waited_for_for_ever() {
+fn wait_for_a_rank_in_another_slot_expires() {
     let mut case = pushing(CombineSource::Buffer);
     case.config = case.config.slots(2);
     let config = anabranch_shmem::WorldConfig { operation_deadline: DEADLINE, ..world_config() };
@@ -212,7 +212,7 @@ fn go(
 }
 
 #[test]
-fn a_rank_that_goes_another_way_is_a_fault_that_names_it() {
+fn rank_with_another_combine_way_is_named() {
     for (source, odd, others) in [
         (CombineSource::Any, Goes::Pulls, Goes::Pushes),
         (CombineSource::Any, Goes::Pushes, Goes::PullsInHalves),

@@ -87,7 +87,7 @@ fn live(role: &Role, script: &Script) -> Result<(), Box<dyn std::error::Error>> 
         return Ok(last_round(script, &rank)?);
     }
     for number in WHOLE..WHOLE + MASKED {
-        whoever_comes(script, &rank, number)?;
+        round_with_present_ranks(script, &rank, number)?;
     }
     let masked = rank.masked()?;
     let [one] = masked.as_slice() else { panic!("{masked:?}") };
@@ -102,13 +102,13 @@ fn live(role: &Role, script: &Script) -> Result<(), Box<dyn std::error::Error>> 
         world.barrier(&world.group().subset_of_ranks(&members)?, "the survivors' end")?;
     }
     println!("@well {one}");
-    // Somebody may still look at this rank's memory.
+    // A peer may still read this rank's memory.
     std::thread::sleep(Duration::from_millis(500));
     Ok(())
 }
 
-/// A round whose results are right for those whom this rank has not missed by then.
-fn whoever_comes(script: &Script, rank: &Rank<'_>, number: u64) -> Result<(), Error> {
+/// A round; compares the rows of the ranks that this rank has not masked.
+fn round_with_present_ranks(script: &Script, rank: &Rank<'_>, number: u64) -> Result<(), Error> {
     let missed =
         || -> Result<Vec<u32>, Error> { Ok(rank.masked()?.into_iter().map(|one| one.rank.get()).collect()) };
     let held = rank.dispatch(number)?;
@@ -172,7 +172,7 @@ fn go_on_without(test: &str, moment: &str, victim: u32, seed: u64, stops: bool, 
 
 #[test]
 #[ignore = "extended"]
-fn a_killed_process_is_masked_and_the_world_goes_on() {
+fn killed_process_is_masked() {
     if let Some(role) = role() {
         return play(&role);
     }
@@ -183,7 +183,7 @@ fn a_killed_process_is_masked_and_the_world_goes_on() {
         ("running", 3, 1, true),
         ("running", 1, 2, false),
     ] {
-        let test = test_path!("a_killed_process_is_masked_and_the_world_goes_on");
+        let test = test_path!("killed_process_is_masked");
         go_on_without(test, moment, victim, seed, false, staged);
     }
 }

@@ -9,7 +9,7 @@ use anabranch_ranks::GroupRank;
 const PAGE: u64 = 4096;
 
 #[test]
-fn a_plan_takes_what_it_says() {
+fn plan_allocates_what_it_reports() {
     for ranks in 2..=8 {
         let replicated = PlacementTable::new((0..8).map(|expert| {
             let first = GroupRank::new(expert % ranks);

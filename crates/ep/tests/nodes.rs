@@ -1,4 +1,4 @@
-//! Dispatch and combine across nodes that are given to the plan: every rank reaches every other, and the kernels put to those of other nodes
+//! Dispatch and combine across nodes that are given to the plan: every rank reaches every other, and the kernels put to ranks of other nodes
 //! by the device functions of the heap, as they do over a NIC. Judged bit by bit.
 
 use crate::common;
@@ -74,7 +74,7 @@ fn caps_scales_tiles_and_both_sources_of_rows() {
 }
 
 #[test]
-fn rows_that_are_cast_on_their_way() {
+fn rows_are_cast() {
     for way in WAYS {
         let mut case = across(&[1, 3], 32, way);
         case.config.hidden = 256;
@@ -163,7 +163,7 @@ fn replays_of_interleaved_halves_with_new_inputs() {
 /// may be.
 #[test]
 #[ignore = "extended"]
-fn replays_in_a_row_need_no_wait_between_them() {
+fn consecutive_replays_need_no_wait() {
     for way in WAYS {
         let case = across(&[2, 2], 1, way);
         all_well(on_ranks(4, 1, &world_config(), |world| {
@@ -220,7 +220,7 @@ fn several_slots_and_releases_between_combines() {
 
 /// Who gives a slot back that others combine is reported, on both sides of a link between nodes.
 #[test]
-fn a_rank_that_releases_what_others_combine_is_a_fault() {
+fn release_against_combine_is_a_fault() {
     for way in WAYS {
         let case = across(&[2, 1], 4, way);
         let results = on_ranks(3, 4, &world_config(), |world| {

@@ -101,7 +101,7 @@ fn caps_scales_and_many_rounds_under_an_adversary() {
 }
 
 #[test]
-fn replays_in_a_row_need_no_wait_between_them() {
+fn consecutive_replays_need_no_wait() {
     for way in WAYS {
         let case = case(&[2, 1], 4, way);
         all_well(on_machines(&[2, 1], 4, &config(nics(Some(5))), |world| {
@@ -128,7 +128,7 @@ fn replays_in_a_row_need_no_wait_between_them() {
 
 /// What needs mapped memory is refused when the plan is made, on all ranks, with the way that there is.
 #[test]
-fn what_does_not_go_across_machines_is_refused() {
+fn options_without_nic_support_are_refused() {
     let results = on_machines(&[1, 1], 4, &config(nics(None)), |world| {
         let config = case(&[1, 1], 4, Across::Auto).config.mode(Mode::Compact);
         ExpertParallel::new(world, world.group(), config).map(|_| ())
@@ -163,7 +163,7 @@ fn errors_of(
 }
 
 #[test]
-fn a_request_that_fails_is_named_with_its_peer_and_syndrome_by_all() {
+fn failed_request_is_named_with_peer_and_syndrome() {
     for way in WAYS {
         for (turn, sizes) in WIDTHS.into_iter().enumerate() {
             let faults = NicFaults { fails: Some((40, Syndrome::RemoteAccess)), ..NicFaults::default() };
@@ -181,7 +181,7 @@ fn a_request_that_fails_is_named_with_its_peer_and_syndrome_by_all() {
 
 #[test]
 #[ignore = "extended"]
-fn a_nic_that_dies_is_named_by_all() {
+fn dead_nic_is_named_by_all_ranks() {
     for way in WAYS {
         for (turn, sizes) in WIDTHS.into_iter().enumerate() {
             let faults = NicFaults { dies_after: Some(40), ..NicFaults::default() };

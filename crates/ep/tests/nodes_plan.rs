@@ -150,11 +150,11 @@ fn chosen(config: &EpConfig) -> Option<Across> {
 }
 
 #[test]
-fn the_way_is_chosen_by_what_it_saves() {
+fn chosen_way_depends_on_bytes_saved() {
     let way = |sizes: &[u32], top_k, tokens| chosen(&usual(sizes, top_k, tokens));
     let (direct, by_node) = (Some(Across::Direct), Some(Across::Node));
     assert_eq!(way(&[3], 8, 1000), None, "one node");
-    assert_eq!(way(&[1; 4], 8, 4096), direct, "nobody to forward to");
+    assert_eq!(way(&[1; 4], 8, 4096), direct, "no rank to forward to");
     assert_eq!(way(&[2, 1, 1], 1, 4096), direct, "a token that goes to one rank crosses once either way");
     // Nodes: from some number on a token's ranks hardly share any.
     let of_nodes: Vec<_> = [2, 4, 8, 16, 32, 64, 128].map(|nodes| way(&vec![8; nodes], 8, 4096)).into();
@@ -205,7 +205,7 @@ proptest! {
 
 /// What is expected is what the copies of random routing come to, also of replicas, and of nodes that differ in size.
 #[test]
-fn expected_is_what_random_routing_moves() {
+fn expected_traffic_matches_random_routing() {
     const TOKENS: u32 = 4096;
     let placed = |ranks: u32| {
         let owners = |expert: u32| match expert % 3 {
@@ -286,7 +286,7 @@ fn expected_is_what_random_routing_moves() {
 }
 
 #[test]
-fn what_does_not_go_across_nodes_is_refused() {
+fn options_without_internode_support_are_refused() {
     let base = || {
         EpConfig::new(EpShape { hidden: 128, experts: 64, top_k: 2, max_tokens: 40 })
             .nodes(Nodes::new(&[0, 0, 1, 1]))

@@ -64,7 +64,7 @@ fn combined_by(plan: &Plan, rank: GroupRank, hops: &[Vec<Hop>]) -> Written {
 }
 
 #[test]
-fn nics_write_what_the_hops_say() {
+fn nic_writes_match_the_hops() {
     for sizes in [&[2, 2][..], &[2, 2, 2], &[3, 1]] {
         for way in WAYS {
             let nodes = map(sizes);

@@ -33,7 +33,7 @@ fn table(case: &Case, destination: u32, bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Sums of four rows in another order, or rounded at every step, to know that the columns can tell.
+/// Sums of four rows in another order, or rounded at every step, to check that the columns detect it.
 fn wrong_sums(element: DataType, column: usize) -> [f32; 2] {
     let rounded = |value: f32| match element {
         DataType::Bf16 => half::bf16::from_f32(value).to_f32(),
@@ -53,10 +53,10 @@ fn right_sum(element: DataType, column: usize) -> f32 {
 fn the_columns_detect_wrong_orders_and_roundings() {
     for (element, wrong) in [(DataType::Bf16, 0), (DataType::Bf16, 1), (DataType::F16, 1), (DataType::F32, 0)]
     {
-        let telling = (0..12).any(|column| {
+        let detected = (0..12).any(|column| {
             wrong_sums(element, column)[wrong].to_bits() != right_sum(element, column).to_bits()
         });
-        assert!(telling, "{element} {wrong}");
+        assert!(detected, "{element} {wrong}");
     }
 }
 
@@ -89,7 +89,7 @@ fn cancel(world: &anabranch_shmem::World, case: &Case) -> Result<(), Error> {
         // SAFETY: the buffer lives until the stream was waited for.
         ExpertOutput::Staged(unsafe { anabranch_ep::DeviceSlice::of(&staging) })
     } else {
-        // SAFETY: the window has these bytes and nobody else writes it before the combine.
+        // SAFETY: the window has these bytes, and no other work writes it before the combine.
         unsafe { world.device().write_memory(dispatched.combine_rows(), &tables[me.index()])? };
         ExpertOutput::InWindow
     };

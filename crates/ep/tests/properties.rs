@@ -215,7 +215,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_plan_does_what_the_oracle_says(drawn in drawn()) {
+    fn every_plan_matches_the_oracle(drawn in drawn()) {
         run(&drawn);
     }
 }

@@ -177,7 +177,7 @@ fn guarded(world: &World, case: &Case) -> Result<(), Error> {
     let stream = world.device().create_stream()?;
     let canary = vec![CANARY; BYTES];
     for part in [&before, &after] {
-        // SAFETY: the allocation has these bytes, and nobody else uses it.
+        // SAFETY: the allocation has these bytes, and no other work uses it.
         unsafe { world.device().write_memory(part.address(), &canary)? };
     }
     // The slot ends with the window; the canary after it begins there, or at the next multiple of the alignment.

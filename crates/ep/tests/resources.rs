@@ -25,7 +25,7 @@ fn use_world(world: &World, case: &Case) -> Result<(), Error> {
         unsafe { graph.launch(&stream)? };
     }
     world.synchronize(&stream)?;
-    // A handle that nobody combines.
+    // A handle that is not combined.
     drop(ep.dispatch(&stream, &uploaded.tokens(&case.config))?);
     Ok(world.synchronize(&stream)?)
 }

@@ -159,7 +159,7 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn other_tokens_go_the_same_way(case in any_case()) {
+    fn other_tokens_use_the_saved_routing(case in any_case()) {
         on_case(&case, |rank| {
             let routing = rank.keep(5)?;
             rank.replay(&routing, 5, 21)?;
@@ -228,7 +228,7 @@ fn replays_among_other_dispatches_on_other_slots() {
 }
 
 #[test]
-fn nothing_waits_for_the_host() {
+fn no_call_blocks_the_host() {
     for mode in [Mode::Slotted, Mode::Compact] {
         let mut case = Case::new(4, 1);
         case.config = case.config.mode(mode);
@@ -270,7 +270,7 @@ fn nothing_waits_for_the_host() {
 }
 
 #[test]
-fn a_replays_routing_may_be_kept_and_a_replay_released() {
+fn replay_can_be_saved_or_released() {
     for mode in [Mode::Slotted, Mode::Compact] {
         let mut case = Case::new(3, 1);
         case.config = case.config.mode(mode).max_recv(23).slots(2);
@@ -327,7 +327,7 @@ fn replayed_graphs_with_changing_payload() {
 }
 
 #[test]
-fn a_graph_keeps_the_routing_of_each_of_its_replays() {
+fn graph_saves_the_routing_of_each_replay() {
     for (wave, mode) in [(1, Mode::Compact), (4, Mode::Slotted)] {
         let mut case = Case::new(4, wave);
         case.config = case.config.mode(mode).slots(2).max_recv(41);
@@ -418,7 +418,7 @@ fn another_routing_at_a_peer_is_a_fault() {
             dispatched
         });
     }
-    // A peer that routes anew, and where it stands in the window is nobody's but its own.
+    // A peer that dispatches without the saved routing, to rows of its own.
     let mut case = Case::new(3, 1);
     case.config = case.config.mode(Mode::Slotted);
     differs(&case, |rank, routings| {
@@ -434,7 +434,7 @@ fn another_routing_at_a_peer_is_a_fault() {
 }
 
 #[test]
-fn wrong_arguments_are_refused_before_anything_moves() {
+fn wrong_arguments_are_refused_before_a_launch() {
     let mut case = Case::new(2, 1);
     case.config = case.config.slots(2).scale_bytes(4);
     on_case(&case, |rank| {

@@ -204,7 +204,7 @@ fn operations_may_change_streams_without_a_wait_of_the_host() {
 }
 
 #[test]
-fn plans_of_several_groups_take_turns() {
+fn plans_of_several_groups_alternate() {
     let everybody = Case::new(5, 1);
     // In an order of its own; without rank 0; overlapping; one rank alone.
     let groups: [&[u32]; 5] = [&[3, 1, 4, 2], &[2, 0], &[4], &[0, 2, 3], &[1, 0, 4, 3, 2]];
@@ -251,7 +251,7 @@ fn plans_of_several_groups_take_turns() {
 }
 
 #[test]
-fn late_ranks_lose_nothing() {
+fn late_ranks_receive_all_rows() {
     for (slots, mode) in [(1, Mode::Slotted), (2, Mode::Slotted), (1, Mode::Compact), (2, Mode::Compact)] {
         let mut case = Case::new(4, 1);
         case.config = case.config.slots(slots).mode(mode);

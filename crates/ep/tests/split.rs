@@ -59,7 +59,7 @@ fn send_and_recv_with_other_work_between_equal_the_whole() {
 }
 
 #[test]
-fn ranks_may_differ_in_which_they_use() {
+fn ranks_may_split_different_operations() {
     for case in cases() {
         all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
             let mut rank = Rank::new(world, &case)?;

@@ -86,7 +86,7 @@ fn case(config: EpConfig, special: Special) -> Case {
 }
 
 #[test]
-fn the_nineteen_cases() {
+fn nineteen_sweep_cases() {
     let mut drawn = Numbers(19);
     for (name, element, hidden, tokens, special) in CASES {
         println!("{name}");

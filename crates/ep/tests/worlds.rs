@@ -15,7 +15,7 @@ fn two_worlds_of_different_wave_widths_at_once() {
 }
 
 #[test]
-fn the_failure_of_one_world_is_not_the_others() {
+fn failure_of_one_world_does_not_affect_another() {
     let case = Case::new(2, 1);
     std::thread::scope(|scope| {
         let healthy = scope.spawn(|| run(&case, 40));

@@ -33,7 +33,7 @@ pub struct HostConfig {
     pub lanes_per_multiprocessor: u32,
     /// Stack of one lane, bytes; rounded up to pages.
     pub lane_stack_bytes: usize,
-    /// The longest rest of a worker whose lanes all wait for memory that somebody else has to change.
+    /// The longest rest of a worker whose lanes all wait for memory that another agent has to change.
     pub longest_rest: Duration,
 }
 

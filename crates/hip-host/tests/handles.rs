@@ -97,7 +97,7 @@ impl Actor for Panicking {
 }
 
 #[test]
-fn a_panicking_engine_loses_the_devices_and_hangs_nobody() {
+fn a_panicking_engine_loses_the_devices_without_a_hang() {
     let config = HostConfig { devices: 2, workers: NonZeroUsize::new(1), ..HostConfig::default() };
     let machine = HostMachine::new(config).unwrap();
     let device = machine.runtime().device(DeviceOrdinal(1)).unwrap();

@@ -69,7 +69,9 @@ impl Jit {
         let (output, took) = self.run_compiler(request, tool, &work, true)?;
         let mut directory = cache.entry(request.target, request.rendered.unit, tool.key);
         let manifest = manifest(request, tool, &output, took);
-        if let Err(error) = work.publish(cache, &directory, &output.object, &manifest) {
+        if let Err(error) =
+            work.publish(cache, &directory, &output.object, &manifest, self.inner.config.debug_info)
+        {
             if self.inner.config.scratch.is_none() {
                 return Err(error);
             }

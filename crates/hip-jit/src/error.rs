@@ -194,7 +194,7 @@ pub enum Error {
     },
     /// Kernels cannot be loaded while a stream captures.
     #[error(
-        "kernels are compiled and loaded when a plan is made, which cannot be while the stream captures a graph; make the plan first"
+        "kernels are compiled and loaded when a plan is created, which is impossible while the stream captures a graph; create the plan first"
     )]
     Capturing,
     /// A launch shape that no kernel can have.

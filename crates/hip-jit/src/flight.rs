@@ -1,4 +1,4 @@
-//! Threads of one process that want the same thing: one makes it, the others wait.
+//! Threads of one process that need the same kernel: one compiles it, the others wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,16 +21,17 @@ pub(crate) struct SingleFlight {
 pub(crate) struct Flight {
     done: Mutex<bool>,
     changed: Signal,
-    /// The driver that the leader is under.
+    /// The clock driver of the leader's thread.
+    #[cfg(not(loom))]
     driver: Option<usize>,
 }
 
-/// What a thread that asks is to do.
+/// The role of a calling thread.
 #[derive(Debug)]
 pub(crate) enum Role<'a> {
-    /// Make it; dropping this lets the others look.
+    /// Compile it; dropping this wakes the others.
     Lead(Leader<'a>),
-    /// Wait for the one who does.
+    /// Wait for the leader.
     Follow(Arc<Flight>),
 }
 
@@ -47,15 +48,19 @@ impl SingleFlight {
         if let Some(flight) = open.get(&key) {
             return Role::Follow(flight.clone());
         }
-        let flight = Arc::new(Flight { driver: anabranch_clock::driver_number(), ..Flight::default() });
+        let flight = Arc::new(Flight {
+            #[cfg(not(loom))]
+            driver: anabranch_clock::driver_number(),
+            ..Flight::default()
+        });
         open.insert(key, flight.clone());
         Role::Lead(Leader { flights: self, key, flight })
     }
 }
 
 impl Flight {
-    /// Whether the leader was done within the time, which is the machine's: compilers run in it, and the leader may be a
-    /// thread that the caller's driver does not know.
+    /// Whether the leader finished within the time, which is wall-clock time: compilers run in it, and the leader may be a
+    /// thread that the caller's driver does not schedule.
     pub(crate) fn wait(&self, longest: Duration) -> bool {
         let deadline = Deadline::after(longest);
         let mut done = lock(&self.done);
@@ -74,7 +79,7 @@ impl Flight {
         if mine.is_none() || mine == self.driver {
             return self.changed.wait(&self.done, done, Some(Moment::now().after(left)));
         }
-        // The leader is outside this thread's driver, which must not notice: when the wait ends is no matter of its order.
+        // The leader is outside this thread's driver, whose order must not depend on when the wait ends.
         drop(done);
         #[expect(clippy::disallowed_methods, reason = "the leader compiles outside the driver's order")]
         std::thread::sleep(REST);
@@ -87,7 +92,7 @@ impl Flight {
     }
 }
 
-/// Between two looks of a thread under a driver.
+/// Between two checks of a thread under a driver.
 #[cfg(not(loom))]
 const REST: Duration = Duration::from_millis(1);
 

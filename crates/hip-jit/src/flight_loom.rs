@@ -1,4 +1,4 @@
-//! [`SingleFlight`] under loom: in every order of three threads, one makes and nobody waits for ever.
+//! [`SingleFlight`] under loom: in every order of three threads, one compiles and none waits for ever.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,7 +92,7 @@ fn parts(leader: Leader<'_>) -> (&SingleFlight, CacheKey, Arc<Flight>) {
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn loom_catches_a_leader_that_notifies_before_it_says_so() {
+fn loom_catches_a_leader_that_notifies_too_early() {
     everybody_ends(2, 0, |leader| {
         let (flights, key, flight) = parts(leader);
         lock(&flights.open).remove(&key);

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_a_loop_is_not_in_it() {
+    fn instructions_after_a_loop_are_not_in_it() {
         // A loop of lines 2 to 5, with a smaller one of line 3 and 4 inside.
         const LOOPS: &str = "\
 0000000000001900 <turns>:

@@ -102,7 +102,7 @@ impl Jit {
     /// (see [`refuse_capture`]) and may wait for running kernels.
     ///
     /// # Errors
-    /// Those of [`Jit::compile`]; [`Error::TargetMismatch`] and [`Error::WaveSize`] for a device that is not what is
+    /// The errors of [`Jit::compile`]; [`Error::TargetMismatch`] and [`Error::WaveSize`] for a device that is not what is
     /// configured or contradicts itself; [`Error::Load`]; [`Error::Symbol`].
     pub fn load(&self, device: &Device, spec: &KernelSpec) -> Result<Arc<LoadedUnit>> {
         let target = self.device_target(device)?;

@@ -170,7 +170,7 @@ fn of_two_who_publish_one_key_the_first_stays() {
 }
 
 #[test]
-fn a_lock_that_is_never_given_back_holds_nobody_up_for_ever() {
+fn a_lock_that_is_never_released_delays_no_thread_for_ever() {
     let scratch = Scratch::new("stuck");
     let search = scratch.compiler("fake 1", REAL);
     let key = scratch.jit(search.clone()).compile(&spec(), &host()).unwrap().key.to_string();

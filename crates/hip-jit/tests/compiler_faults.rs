@@ -158,7 +158,7 @@ fn a_failure_that_does_not_blame_the_source_is_not_remembered() {
 }
 
 #[test]
-fn a_real_compiler_without_space_is_not_said_to_refuse() {
+fn a_compiler_without_disk_space_did_not_refuse_the_source() {
     let scratch = Scratch::new("no-space");
     let marker = scratch.path("better");
     // Its files may have one block: what it writes fails as on a full disk.

@@ -1,4 +1,4 @@
-//! One pipeline shared by rank threads that run one at a time: nobody may hold a lock while others have the turn.
+//! One pipeline shared by rank threads that run one at a time: no thread may hold a lock while others have the turn.
 
 use std::sync::Arc;
 use std::time::Duration;

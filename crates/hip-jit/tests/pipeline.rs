@@ -30,9 +30,10 @@ fn compiled_once_then_found() {
     assert_eq!((second.origin, second.key, scratch.runs()), (Origin::Cache, first.key, 1));
     assert_eq!(second.bytes, first.bytes);
     assert_eq!((again.stats().hits, again.stats().compiled), (1, 0));
-    for file in ["kernel.hip", "kernel.co", "manifest.json", "include/test/scale.h"] {
+    for file in ["kernel.hip", "kernel.co", "manifest.json"] {
         assert!(second.directory.join(file).exists(), "{file}");
     }
+    assert!(!second.directory.join("include").exists());
     assert_eq!(entries(&scratch.path("cache")), [second.directory]);
 }
 
@@ -60,7 +61,10 @@ fn another_header_parameter_flag_or_compiler_is_another_entry() {
     compile(&Jit::new(config, search.clone()), &spec());
     let mut config = scratch.config();
     config.debug_info = true;
-    compile(&Jit::new(config, search), &spec());
+    let debug = Jit::new(config, search);
+    compile(&debug, &spec());
+    let entry = debug.compile(&spec(), &host()).unwrap().directory;
+    assert!(entry.join("include/test/scale.h").exists(), "for debuggers");
     compile(&scratch.jit(scratch.compiler("fake 1\nsecond line differs", REAL)), &spec());
     assert_eq!(scratch.runs(), 6);
     keys.sort();
@@ -262,11 +266,11 @@ fn a_warning_is_not_named_as_the_cause_of_another_failure() {
     assert!(message.contains("does not list: other") && !message.contains("unused_thing"), "{message}");
 }
 
-/// Remembers what it is told.
+/// Records what is reported to it.
 #[derive(Debug, Default)]
-struct Told(std::sync::Mutex<Vec<String>>);
+struct Recorded(std::sync::Mutex<Vec<String>>);
 
-impl anabranch_hip_jit::JitObserver for Told {
+impl anabranch_hip_jit::JitObserver for Recorded {
     fn compiling(&self, label: &str, _target: &anabranch_hip_jit::Target) {
         self.0.lock().unwrap().push(format!("begun {label}"));
     }
@@ -285,18 +289,18 @@ impl anabranch_hip_jit::JitObserver for Told {
 #[test]
 fn a_long_compilation_is_reported_and_has_time() {
     let scratch = Scratch::new("patient");
-    let told = std::sync::Arc::new(Told::default());
+    let recorded = std::sync::Arc::new(Recorded::default());
     let mut config = scratch.config();
     config.progress_interval = Duration::from_millis(50);
-    config.observer = Some(told.clone());
+    config.observer = Some(recorded.clone());
     Jit::new(config, scratch.compiler("fake 1", "sleep 0.4; exec c++ \"$@\""))
         .compile(&spec(), &host())
         .unwrap();
-    let said = told.0.lock().unwrap().clone();
+    let reports = recorded.0.lock().unwrap().clone();
     let label = spec().label();
-    assert_eq!(said.first(), Some(&format!("begun {label}")));
-    assert_eq!(said.last(), Some(&format!("done {label}")));
-    assert_eq!(said[1], format!("still {label} for host:wave1"));
+    assert_eq!(reports.first(), Some(&format!("begun {label}")));
+    assert_eq!(reports.last(), Some(&format!("done {label}")));
+    assert_eq!(reports[1], format!("still {label} for host:wave1"));
     let standard = anabranch_hip_jit::JitConfig::new("/nonexistent");
     assert!(standard.compile_deadline >= Duration::from_secs(600));
     let mut set = standard;
@@ -310,7 +314,7 @@ fn a_wait_for_another_process_is_reported() {
     let scratch = Scratch::new("waiting");
     let search = scratch.compiler("fake 1", "sleep 0.6; exec c++ \"$@\"");
     let jit = |config| Jit::new(config, search.clone());
-    let told = std::sync::Arc::new(Told::default());
+    let recorded = std::sync::Arc::new(Recorded::default());
     // A pipeline of its own knows nothing of the other's threads: to it this is another process.
     let other = jit(scratch.config());
     std::thread::scope(|scope| {
@@ -320,14 +324,14 @@ fn a_wait_for_another_process_is_reported() {
         }
         let mut config = scratch.config();
         config.progress_interval = Duration::from_millis(50);
-        config.observer = Some(told.clone());
+        config.observer = Some(recorded.clone());
         jit(config).compile(&spec(), &host()).unwrap();
     });
-    let said = told.0.lock().unwrap().clone();
-    let first = said.first().expect("something is said");
+    let reports = recorded.0.lock().unwrap().clone();
+    let first = reports.first().expect("something is reported");
     let start = format!("waiting for process {} on ", std::process::id());
-    assert!(first.starts_with(&start) && first.ends_with(&spec().label()), "{said:?}");
-    assert!(said.len() > 2 && said.iter().all(|line| line.starts_with("waiting")), "{said:?}");
+    assert!(first.starts_with(&start) && first.ends_with(&spec().label()), "{reports:?}");
+    assert!(reports.len() > 2 && reports.iter().all(|line| line.starts_with("waiting")), "{reports:?}");
     assert_eq!(scratch.runs(), 1);
 }
 
@@ -345,7 +349,7 @@ fn drivers_for_c_link_the_mathematics() {
         let made = scratch.jit(search).compile(&KernelSpec::new(unit).with("STEP", 1), &host()).unwrap();
         let names = |name: &[u8]| made.bytes.windows(name.len()).any(|bytes| bytes == name);
         assert!(names(b"exp2f"), "{program}: the kernel calls it");
-        assert!(names(b"libm.so"), "{program}: the loader is not told where it is");
+        assert!(names(b"libm.so"), "{program}: the loader has no path for it");
         assert!(!names(b"libstdc++"), "{program}: a driver for C");
         let path = scratch.path("loaded.so");
         fs::write(&path, &made.bytes).unwrap();
@@ -382,7 +386,7 @@ fn only_so_many_failures_are_kept() {
 }
 
 #[test]
-fn denied_compiling_says_what_differs() {
+fn denied_compiling_names_what_differs() {
     let scratch = Scratch::new("deny");
     let search = scratch.compiler("fake 1", REAL);
     let mut config = scratch.config();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{REAL, Scratch, entries, host, is_empty, search, spec};
+use crate::common::{HEADERS, REAL, Scratch, entries, host, is_empty, search, spec};
 use anabranch_hip_jit::{Jit, JitConfig, Origin};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -159,11 +159,10 @@ fn a_disk_that_is_full_after_any_file_is_an_error_that_names_it() {
     // A limit on the size of files stands in for a full disk: the write that passes it fails after a part.
     // It counts for memory files too, so the compiler must be able to say its name.
     let mut limits = vec![100];
-    for file in
-        ["kernel.hip", "kernel.co", "manifest.json", "include/test/scale.h", "include/test/host_abi.h"]
-    {
+    for file in ["kernel.hip", "kernel.co", "manifest.json"] {
         limits.push(fs::metadata(good.directory.join(file)).unwrap().len() - 1);
     }
+    limits.extend(HEADERS.iter().map(|header| header.text.len() as u64 - 1));
     fs::copy(good.directory.join("kernel.co"), scratch.path("object")).unwrap();
     // The compiler meets the limit too, or, on a disk of its own, does not.
     let copy = format!("cp {} kernel.co", scratch.path("object").display());

@@ -37,7 +37,7 @@ static PROBE: KernelUnit = KernelUnit {
 static WRONG: KernelUnit =
     KernelUnit { name: "wrong", source: "\nu64x f();\n", headers: &[], entries: &[], layouts: &[] };
 
-/// Where NVRTC's Python wheel was unpacked, if somebody did.
+/// Where NVRTC's Python wheel is unpacked, if it is.
 fn with_wheels() -> ToolSearch {
     #[expect(clippy::disallowed_methods, reason = "where the wheel lies differs by machine")]
     let named = std::env::var("ANABRANCH_TEST_PYTHON_SITE").unwrap_or_default();
@@ -115,7 +115,7 @@ fn amd_refusals_have_file_and_line() {
 }
 
 #[test]
-fn an_architecture_that_no_clang_knows_is_an_error_that_says_so() {
+fn an_architecture_unknown_to_clang_is_named_in_the_error() {
     let error = search_error("gfx1299");
     assert!(error.contains("does not know gfx1299") || error.contains("not found in"), "{error}");
 }

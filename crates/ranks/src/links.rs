@@ -49,7 +49,7 @@ impl LinkSpeeds {
         bytes / self.nic_gb_per_s / 1e3
     }
 
-    /// Bytes that take a NIC as long as this many requests: what is cut smaller, and asks for as many, is bound by requests.
+    /// Bytes that take a NIC as long as this number of requests: smaller pieces are bound by requests.
     #[must_use]
     pub fn bytes_worth(&self, requests: u32) -> f64 {
         f64::from(requests) * self.nic_message_us * self.nic_gb_per_s * 1e3
@@ -57,7 +57,7 @@ impl LinkSpeeds {
 }
 
 impl Default for LinkSpeeds {
-    /// Those of a device that is not known, all assumed.
+    /// The speeds of an unknown device, all assumed.
     fn default() -> Self {
         DeviceLinks::of("").speeds()
     }

@@ -183,7 +183,7 @@ impl Mesh {
     /// [`Self::group_over`] as a mesh of these axes, in the order given.
     ///
     /// # Errors
-    /// Those of [`Self::group_over`].
+    /// The errors of [`Self::group_over`].
     pub fn submesh(&self, axes: &[&str], rank: GroupRank) -> Result<Mesh, Error> {
         let (group, axes) = self.over("submesh", axes, rank)?;
         let axes: Vec<(&str, u32)> = axes.iter().map(|axis| (axis.name(), axis.size())).collect();

@@ -22,7 +22,7 @@ pub struct Nodes {
 impl Group {
     /// Divides the group into nodes.
     ///
-    /// `nodes` has one entry for each member, in group order: any value that tells nodes apart, as in [`Group::by_node`].
+    /// `nodes` has one entry for each member, in group order: any value that distinguishes nodes, as in [`Group::by_node`].
     ///
     /// # Errors
     /// [`Error::Invalid`] when the table's length is not the group's size.
@@ -33,7 +33,7 @@ impl Group {
 }
 
 impl Nodes {
-    /// Of a group whose members, in group order, are on these nodes: any values that tell nodes apart (host identities, say).
+    /// Of a group whose members, in group order, are on these nodes: any values that distinguish nodes (host identities, say).
     pub fn new<N: Eq + Hash>(nodes: &[N]) -> Self {
         let mut known = HashMap::new();
         let mut members: Vec<Vec<GroupRank>> = Vec::new();
@@ -74,7 +74,7 @@ impl Nodes {
         self.numbers.get(rank.index()).copied()
     }
 
-    /// A member's place among those of its node; `None` when the group has no such position.
+    /// A member's position among the members of its node; `None` when the group has no such position.
     pub fn local_index(&self, rank: GroupRank) -> Option<u32> {
         // Ascending.
         let place = self.members_of(self.node_of(rank)?).binary_search(&rank);

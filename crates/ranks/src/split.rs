@@ -41,7 +41,7 @@ impl Group {
 
     /// One group for each node, in the order in which the nodes first occur; members keep their order.
     ///
-    /// `nodes` has one entry for each member, in group order: any value that tells nodes apart (a boot
+    /// `nodes` has one entry for each member, in group order: any value that distinguishes nodes (a boot
     /// identity, say).
     ///
     /// # Errors

@@ -45,7 +45,7 @@ ANABRANCH_KERNEL(anabranch_nic_copies, NicCopiesArgs, 64) {
 }
 
 // One signal, and its completion: a SET writes the word, an ADD adds to it. What was put for the peer before it on the stream, by whatever
-// kernel, is completed first, so that the peer's NIC has it; whoever sees the word sees it by the guarantee for queue pairs of one NIC
+// kernel, is completed first, so that the peer's NIC has it; a reader of the word sees it by the guarantee for queue pairs of one NIC
 // (docs/memory-model.md, "What a NIC's completion says"). Thread 0 works, since it is one word.
 ANABRANCH_KERNEL(anabranch_nic_signal, NicSignalArgs, 64) {
     if (grid.thread != 0 || is_poisoned(grid, args.team.control)) return;

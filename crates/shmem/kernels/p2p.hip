@@ -97,7 +97,7 @@ static ANABRANCH_DEVICE void send_payload(const Grid& grid, const P2pPingArgs& a
 }
 
 // Set by thread 0 when its wait failed; read by the block behind the barrier that also hands over what was acquired. Between
-// two waits stands the barrier of a send, so nobody reads the word of the next wait.
+// two waits stands the barrier of a send, so no wait reads the word of the next one.
 static constexpr LocalArray<u32> PING_FAULT = {0};
 static ANABRANCH_DEVICE bool await_payload(const Grid& grid, const P2pPingArgs& args, const WaitContext& wait,
                                            const u64* flag, u64 value) {

@@ -23,7 +23,7 @@ static ANABRANCH_DEVICE void meet(const Grid& grid, const TeamBarrierArgs& args)
     }
     acquire_after_wait(grid);
     grid.block_barrier();
-    // After a fault the world is poisoned for good and nobody reads the epoch again.
+    // After a fault the world stays poisoned and the epoch is not read again.
     if (grid.thread == 0) private_store(grid, args.epoch, epoch);
 }
 
@@ -33,7 +33,7 @@ ANABRANCH_KERNEL(anabranch_team_barrier, TeamBarrierArgs, 256) {
     if (grid.block_broadcast(poisoned ? 1 : 0) == 0) meet(grid, args);
 }
 
-// One signal, in the order of a stream: what came before it there is visible to whoever sees the word. One block; thread 0
+// One signal, in the order of a stream: what came before it there is visible to a reader that sees the word. One block; thread 0
 // works, since it is one word.
 ANABRANCH_KERNEL(anabranch_team_signal, TeamSignalArgs, 256) {
     if (grid.thread != 0 || is_poisoned(grid, args.team.control)) return;

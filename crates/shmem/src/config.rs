@@ -1,8 +1,10 @@
-//! What a world is made with.
+//! The configuration of a world.
 
 use std::fmt;
 use std::time::Duration;
 
+#[cfg(any(feature = "sdma", feature = "rdma"))]
+use anabranch_transport::limits;
 use anabranch_transport::{HostIdentity, TransportKind};
 #[cfg(feature = "rdma")]
 use anabranch_transport_rdma::{NicSource, RdmaConfig};
@@ -57,7 +59,7 @@ pub struct WorldConfig {
     /// How long a kernel may run before its waits for peers fail (`deadline.operation`); [`crate::World::leave`] waits a second
     /// longer for work in flight.
     pub operation_deadline: Duration,
-    /// After a kernel's deadline expired: how long to wait for the news that a peer was lost, which then is
+    /// After a kernel's deadline expired: how long to wait for the report that a peer was lost, which then is
     /// the cause that is reported.
     pub loss_grace: Duration,
     /// How copy engines are used where `transports` names them (`transport.sdma`). Equal on all ranks but for what engines in
@@ -93,13 +95,6 @@ impl Default for WorldConfig {
         }
     }
 }
-
-/// The most queues to a peer: no engine has more.
-#[cfg(any(feature = "sdma", feature = "rdma"))]
-const MOST_QUEUES: u32 = 64;
-/// The largest ring: far more than an engine ever has pending.
-#[cfg(feature = "sdma")]
-const MOST_RING: u64 = 64 << 20;
 
 /// The smallest heap: 1 MiB, so that every runtime aligns it to a page.
 pub const MIN_HEAP_BYTES: u64 = 1 << 20;
@@ -156,7 +151,9 @@ impl WorldConfig {
     /// # Errors
     /// [`Error::Config`] with the setting, what was given, and what is allowed.
     pub fn check(&self) -> Result<()> {
-        let refuse = |field, given: String, expected| Err(Error::Config { field, given, expected });
+        let refuse = |field, given: String, expected: &'static str| {
+            Err(Error::Config { field, given, expected: expected.into() })
+        };
         if self.heap_bytes < MIN_HEAP_BYTES {
             return refuse("heap.bytes", self.heap_bytes.to_string(), "at least 1048576 (1 MiB)");
         }
@@ -193,44 +190,34 @@ impl WorldConfig {
 
     #[cfg(feature = "sdma")]
     fn check_sdma(&self) -> Result<()> {
-        let refuse = |field, given: String, expected| Err(Error::Config { field, given, expected });
         let SdmaConfig { queues, ring_bytes, most_copy_bytes, .. } = self.sdma;
-        if !(1..=MOST_QUEUES).contains(&queues) {
-            return refuse("transport.sdma.queues", queues.to_string(), "1 to 64");
-        }
-        if !ring_bytes.is_power_of_two() || !(SdmaConfig::LEAST_RING..=MOST_RING).contains(&ring_bytes) {
-            let expected = "a power of two from 256 to 67108864";
-            return refuse("transport.sdma.ring_bytes", ring_bytes.to_string(), expected);
-        }
-        if most_copy_bytes == 0 || !most_copy_bytes.is_multiple_of(32) {
-            let expected = "a multiple of 32";
-            return refuse("transport.sdma.most_copy_bytes", most_copy_bytes.to_string(), expected);
-        }
-        Ok(())
+        check_limits("transport.sdma.queues", queues, &limits::QUEUES)?;
+        check_limits("transport.sdma.ring_bytes", ring_bytes, &limits::RING_BYTES)?;
+        check_limits("transport.sdma.most_copy_bytes", most_copy_bytes, &limits::COPY_BYTES)
     }
 
     #[cfg(feature = "rdma")]
     fn check_rdma(&self) -> Result<()> {
-        let refuse = |field, given: String, expected| Err(Error::Config { field, given, expected });
-        let RdmaConfig { queues, entries, patience, service_level, .. } = self.rdma.clone();
-        if service_level > RdmaConfig::MOST_SERVICE_LEVEL {
-            return refuse("transport.rdma.service_level", service_level.to_string(), "0 to 15");
-        }
-        if !(1..=MOST_QUEUES).contains(&queues) {
-            return refuse("transport.rdma.queues", queues.to_string(), "1 to 64");
-        }
-        if !entries.is_power_of_two()
-            || !(RdmaConfig::LEAST_ENTRIES..=RdmaConfig::MOST_ENTRIES).contains(&entries)
-        {
-            let expected = "a power of two from 16 to 32768";
-            return refuse("transport.rdma.entries", entries.to_string(), expected);
-        }
-        if patience < Duration::from_millis(1) || patience > Duration::from_secs(3600) {
-            let expected = "between 1 ms and 1 h";
-            return refuse("transport.rdma.patience", format!("{patience:?}"), expected);
+        let RdmaConfig { queues, entries, patience, service_level, .. } = &self.rdma;
+        check_limits("transport.rdma.service_level", *service_level, &limits::SERVICE_LEVEL)?;
+        check_limits("transport.rdma.queues", *queues, &limits::QUEUES)?;
+        check_limits("transport.rdma.entries", *entries, &limits::SEND_ENTRIES)?;
+        if !limits::PATIENCE.contains(patience) {
+            let (field, given) = ("transport.rdma.patience", format!("{patience:?}"));
+            let expected = format!("{:?} to {:?}", limits::PATIENCE.start(), limits::PATIENCE.end());
+            return Err(Error::Config { field, given, expected: expected.into() });
         }
         Ok(())
     }
+}
+
+#[cfg(any(feature = "sdma", feature = "rdma"))]
+fn check_limits(field: &'static str, given: impl Into<u64>, limits: &limits::Limits) -> Result<()> {
+    let given = given.into();
+    if limits.allows(given) {
+        return Ok(());
+    }
+    Err(Error::Config { field, given: given.to_string(), expected: limits.to_string().into() })
 }
 
 #[cfg(test)]

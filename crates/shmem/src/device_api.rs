@@ -6,7 +6,7 @@
 //!
 //! # Operations and scopes
 //!
-//! Over P2P, over copy engines whose queues kernels write, and by NIC; names are those of [`Operation`]. A scope is who calls together, with
+//! Over P2P, over copy engines whose queues kernels write, and by NIC; the names are [`Operation`]'s. A scope is who calls together, with
 //! equal arguments. Over copy engines that the host alone drives (NVIDIA's), kernels have no put, get, put_signal and signal.
 //!
 //! | operation | thread | wave | block | device function |

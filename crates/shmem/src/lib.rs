@@ -10,7 +10,7 @@
 //!
 //! # Rules
 //!
-//! Calls that are marked collective are made by every member of their group, in the same order for each group. Each ends
+//! Every member of a group makes the calls marked collective, in the same order for each group. Each ends
 //! with the members' statuses: a call that fails on one rank is an error on all, which names the rank. Errors about the
 //! request leave the world as it was. A lost rank, an expired wait or a broken exchange poisons it for good, and every
 //! later call returns the first cause. [`World::monitored_barrier`] and [`World::exchange_within`] may time out in a world that

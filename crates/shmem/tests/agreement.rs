@@ -41,7 +41,7 @@ fn a_differing_request_is_named_on_all_ranks_and_harmless() {
 }
 
 #[test]
-fn exhaustion_says_what_is_missing_and_dropped_memory_comes_back() {
+fn exhaustion_reports_the_missing_bytes_and_dropped_memory_is_reused() {
     for mode in HeapMode::ALL {
         let bench = Bench::in_mode(2, mode);
         let heap = bench.config.heap_bytes;
@@ -53,7 +53,7 @@ fn exhaustion_says_what_is_missing_and_dropped_memory_comes_back() {
                 let big = world.allocate(world.group(), all_but_header - 4096, DEFAULT_ALIGNMENT, "big")?;
                 let text =
                     world.allocate(world.group(), 8000, DEFAULT_ALIGNMENT, "more").unwrap_err().to_string();
-                assert!(text.contains("no room for 8192 bytes (alignment 256, more)"), "{text}");
+                assert!(text.contains("cannot hold 8192 bytes (alignment 256, more)"), "{text}");
                 assert!(
                     text.contains("has 4096 of 4096 free bytes, so 4096 are missing; raise heap.bytes"),
                     "{text}"
@@ -207,7 +207,7 @@ fn a_failing_or_panicking_rank_is_named_by_the_others() {
     }
 }
 
-/// A transport of the user's that reaches nobody, or claims to and then cannot.
+/// A user's transport that reaches no peer, or claims to and then cannot.
 #[derive(Debug)]
 struct Brought {
     claims: bool,

@@ -1,5 +1,5 @@
 //! Worlds that all their ranks make, use and leave at once, round after round in one process, give back all that they took. Alone in its
-//! process, so that nobody else's calls, files and threads are counted.
+//! process, so that no calls, files and threads of other tests are counted.
 
 use crate::support::counted;
 

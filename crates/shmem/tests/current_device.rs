@@ -15,7 +15,7 @@ use anabranch_shmem::{
 
 const RANKS: u32 = 2;
 /// A device of the machine that is no rank's.
-const NOBODYS: c_int = RANKS as c_int;
+const FOREIGN_DEVICE: c_int = RANKS as c_int;
 
 /// What is current for the calling thread, and another one made current.
 struct Current(Runtime);
@@ -37,9 +37,9 @@ impl Current {
 
     /// Makes a call under the other device, which must be current behind it.
     fn around<T>(&self, what: &str, call: impl FnOnce() -> T) -> T {
-        self.set(NOBODYS);
+        self.set(FOREIGN_DEVICE);
         let value = call();
-        assert_eq!(self.get(), NOBODYS, "{what}");
+        assert_eq!(self.get(), FOREIGN_DEVICE, "{what}");
         value
     }
 }
@@ -95,7 +95,7 @@ fn use_all(world: &World, current: &Current) -> Result<(), Error> {
     // What is refused, before and after the runtime was asked.
     let refused =
         current.around("too much", || world.allocate(group, 1 << 40, DEFAULT_ALIGNMENT, "too much"));
-    assert!(refused.unwrap_err().to_string().contains("no room"));
+    assert!(refused.unwrap_err().to_string().contains("cannot hold"));
     // SAFETY: refused before anything is used.
     let refused =
         current.around("nowhere", || unsafe { world.register(group, DeviceAddress(64), 8, "nowhere") });
@@ -182,7 +182,7 @@ fn a_join_that_fails_leaves_the_callers_device_current() {
 }
 
 #[test]
-fn a_guard_restores_what_was_current_behind_a_panic() {
+fn a_guard_restores_the_current_device_after_a_panic() {
     let bench = Bench::new(RANKS + 1);
     let device = bench.setup_on(1).unwrap().device;
     let current = current_of(&device);

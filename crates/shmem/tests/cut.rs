@@ -87,7 +87,7 @@ fn a_cut_at_any_call_ends_every_rank_and_is_named() {
                 // Up to the last step, in which a rank may have gone before, all of them fail.
                 let failed = lives.errors.iter().flatten().count();
                 assert!(failed == SIZE as usize || cut_after + 1 == whole.calls, "{at}");
-                // Nobody waits for the rendezvous' deadline of 20 s.
+                // No rank waits for the rendezvous' deadline of 20 s.
                 assert!(lives.took < Duration::from_secs(3), "{at}: {:?}", lives.took);
                 runs += 1;
             }

@@ -89,8 +89,8 @@ fn an_engine_that_is_dead_from_the_start_is_no_route() {
 }
 
 #[test]
-fn worlds_with_engines_leave_nothing_behind() {
-    if !is_alone(test_path!("worlds_with_engines_leave_nothing_behind")) {
+fn worlds_with_engines_leak_nothing() {
+    if !is_alone(test_path!("worlds_with_engines_leak_nothing")) {
         return;
     }
     let bench = bench(2, 1, HeapMode::Static, SoftwareConfig::default());

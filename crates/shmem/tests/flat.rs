@@ -20,7 +20,7 @@ fn flat(ranks: u32) -> Bench {
     Bench::in_mode(ranks, HeapMode::Flat)
 }
 
-/// The texts of a world that nobody could join, and that each rank has the error in its own words.
+/// The error texts of a world that no rank could join; each rank has its own.
 fn refused(bench: &Bench, change: impl Fn(GlobalRank, &mut HipApi)) -> Vec<String> {
     let make = |rank: GlobalRank| {
         let runtime = altered(bench, |api| change(rank, api));
@@ -217,7 +217,7 @@ fn peers_are_unmapped_everywhere_before_anything_is_freed() {
     assert_eq!(threads("unmap").take(peers.len()).collect::<Vec<_>>(), peers);
     let first_end = calls.iter().position(|(call, _)| ["free", "release"].contains(call)).unwrap();
     let unmapped = calls[..first_end].iter().filter(|(call, _)| *call == "unmap").count();
-    // All slots of peers, and at least the first one of somebody's own.
+    // All slots of peers, and at least the first one of the rank's own.
     assert!(unmapped > RANKS * (RANKS - 1), "{calls:?}");
 }
 
@@ -262,7 +262,7 @@ fn a_slot_that_cannot_be_mapped_is_named_and_all_is_taken_back() {
     assert_eq!(free(), before, "every rank's memory is free again");
 }
 
-/// Somebody's own `p2p`.
+/// A user's own `p2p`.
 #[derive(Debug)]
 struct Brought;
 

@@ -123,7 +123,7 @@ fn leaving_with_work_that_does_not_end_is_an_error_on_all_ranks() {
                 } else {
                     let text = error.to_string();
                     assert!(
-                        text.starts_with("leave failed on rank 1: the stream is still at work"),
+                        text.starts_with("leave failed on rank 1: the stream has not completed"),
                         "{text}"
                     );
                 }
@@ -163,7 +163,7 @@ fn leaving_waits_for_launches_under_way_and_for_what_they_launched() {
 }
 
 #[test]
-fn worlds_that_are_gone_are_not_told_of_losses() {
+fn dropped_worlds_get_no_loss_reports() {
     let bench = Bench::new(1);
     let rendezvous: Arc<dyn Rendezvous> = Arc::new(anabranch_bootstrap::threads(1).pop().unwrap());
     let join = || {

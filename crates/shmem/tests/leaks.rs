@@ -1,4 +1,4 @@
-//! A world joined, used and left many times leaves nothing behind. Alone in its process, so that nobody else's threads and
+//! A world joined, used and left many times leaks nothing. Alone in its process, so that no other test's threads and
 //! files are counted.
 
 use crate::support::{Bench, all};

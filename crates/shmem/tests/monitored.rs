@@ -25,16 +25,16 @@ fn ranks(numbers: &[u32]) -> Vec<GlobalRank> {
 
 /// What a [`Error::RanksMissing`] says: who is missing, whether these are all, who gave up, who is lost.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
+struct Report {
     missing: Vec<u32>,
     all: bool,
     by: Option<u32>,
     lost: Vec<u32>,
 }
 
-fn told(result: Result<(), Error>) -> Told {
+fn report(result: Result<(), Error>) -> Report {
     match result {
-        Err(Error::RanksMissing { missing, all, by, lost, .. }) => Told {
+        Err(Error::RanksMissing { missing, all, by, lost, .. }) => Report {
             missing: missing.into_iter().map(GlobalRank::get).collect(),
             all,
             by: by.map(GlobalRank::get),
@@ -68,8 +68,8 @@ fn late_ranks_are_named_everywhere_and_the_world_goes_on() {
             }
             let started = Moment::now();
             let timeout = if late { LONG } else { SHORT };
-            let first = told(world.monitored_barrier(world.group(), timeout, wait_all));
-            // Who is late is told at once, however much time it brings.
+            let first = report(world.monitored_barrier(world.group(), timeout, wait_all));
+            // A late member gets the error at once, however long its timeout.
             assert_eq!(started.elapsed() >= SHORT, !late);
             assert!(started.elapsed() < LATE);
             // The next call meets the others' next, on ranks that came late and on those that waited.
@@ -84,8 +84,8 @@ fn late_ranks_are_named_everywhere_and_the_world_goes_on() {
             let missing = if wait_all { vec![1, 3] } else { vec![1] };
             let by = results[0].0.by;
             assert!(by.is_some_and(|by| by % 2 == 0), "{by:?}");
-            for (said, offset) in results {
-                assert_eq!(said, Told { missing: missing.clone(), all: wait_all, by, lost: Vec::new() });
+            for (seen, offset) in results {
+                assert_eq!(seen, Report { missing: missing.clone(), all: wait_all, by, lost: Vec::new() });
                 assert_eq!(offset, 256);
             }
         });
@@ -100,7 +100,7 @@ fn who_tries_again_and_again_meets_in_the_end() {
         }
         let mut failures = 0;
         while let Err(error) = world.monitored_barrier(world.group(), SHORT, true) {
-            assert_eq!(told(Err(error)).missing, [2]);
+            assert_eq!(report(Err(error)).missing, [2]);
             failures += 1;
         }
         world.barrier(world.group(), "all have met")?;
@@ -114,7 +114,7 @@ fn who_tries_again_and_again_meets_in_the_end() {
 }
 
 #[test]
-fn a_rank_that_waits_elsewhere_is_told_where() {
+fn a_rank_in_another_call_is_reported_with_that_call() {
     let work = |world: &World| {
         let pair = world.group().subset_of_ranks(&ranks(&[2, 0]))?;
         let wrong = world.rank().get() == 2;
@@ -137,7 +137,7 @@ fn a_rank_that_waits_elsewhere_is_told_where() {
             world.monitored_barrier(&pair, LONG, true)?;
         }
         if wrong {
-            told(world.monitored_barrier(world.group(), LONG, false));
+            report(world.monitored_barrier(world.group(), LONG, false));
         }
         world.monitored_barrier(world.group(), LONG, false)
     };
@@ -154,7 +154,7 @@ fn a_dead_rank_ends_it_at_once_with_the_fault() {
         let started = Moment::now();
         let error = world.monitored_barrier(world.group(), LONG, false).unwrap_err();
         assert!(started.elapsed() < LATE);
-        // Nobody goes before all have heard of it.
+        // No rank leaves before all have the report.
         sleep(LATE);
         Err::<(), _>(error)
     };
@@ -168,8 +168,8 @@ fn a_dead_rank_ends_it_at_once_with_the_fault() {
     });
 }
 
-/// Ranks 3 and 5 die, one after the other, and rank 1 comes after `delay`. What all survivors are told alike.
-fn after_two_deaths(delay: Duration, judge: impl Fn(&Told)) {
+/// Ranks 3 and 5 die, one after the other, and rank 1 comes after `delay`. `judge` gets the report, which is equal on all survivors.
+fn after_two_deaths(delay: Duration, judge: impl Fn(&Report)) {
     let survivors = Mutex::new(Vec::new());
     let work = |world: &World| {
         match world.rank().get() {
@@ -181,37 +181,37 @@ fn after_two_deaths(delay: Duration, judge: impl Fn(&Told)) {
             }
             _ => {}
         }
-        let said = told(world.monitored_barrier(world.group(), SHORT, true));
+        let seen = report(world.monitored_barrier(world.group(), SHORT, true));
         // The loss has ended the world, here too.
         assert!(matches!(world.check(), Err(Error::Fault(Fault::PeerLost { .. }))));
-        survivors.lock().unwrap().push(said);
-        // Nobody goes before all have been told.
+        survivors.lock().unwrap().push(seen);
+        // No rank leaves before all have the report.
         sleep(LATE * 2);
         Ok(())
     };
     under_seeds(6, work, |results| {
-        let said = std::mem::take(&mut *survivors.lock().unwrap());
-        assert_eq!(said.len(), 4, "{results:?}");
-        for one in &said {
-            assert_eq!(one, &said[0], "{results:?}");
+        let seen = std::mem::take(&mut *survivors.lock().unwrap());
+        assert_eq!(seen.len(), 4, "{results:?}");
+        for one in &seen {
+            assert_eq!(one, &seen[0], "{results:?}");
         }
-        judge(&said[0]);
+        judge(&seen[0]);
     });
 }
 
 #[test]
 fn all_dead_and_all_late_ranks_are_named() {
-    // Rank 1 comes when the others have given up, and is told the same.
-    after_two_deaths(LATE, |said| {
-        assert_eq!((said.missing.as_slice(), said.lost.as_slice()), (&[1, 3, 5][..], &[3, 5][..]));
-        assert!(said.all && said.by.is_some_and(|by| [0, 2, 4].contains(&by)), "{said:?}");
+    // Rank 1 comes when the others have given up, and gets the same report.
+    after_two_deaths(LATE, |seen| {
+        assert_eq!((seen.missing.as_slice(), seen.lost.as_slice()), (&[1, 3, 5][..], &[3, 5][..]));
+        assert!(seen.all && seen.by.is_some_and(|by| [0, 2, 4].contains(&by)), "{seen:?}");
     });
 }
 
 #[test]
 fn a_rank_that_comes_in_time_is_not_named_beside_the_dead() {
-    after_two_deaths(Duration::from_secs(1), |said| {
-        assert_eq!(said, &Told { missing: vec![3, 5], all: true, by: None, lost: vec![3, 5] });
+    after_two_deaths(Duration::from_secs(1), |seen| {
+        assert_eq!(seen, &Report { missing: vec![3, 5], all: true, by: None, lost: vec![3, 5] });
     });
 }
 
@@ -309,11 +309,11 @@ fn who_came_is_not_missing_though_it_dies_soon_after() {
                 }
                 if me == 1 && late {
                     // Rank 2 is known to be dead: the roll is called anew, and the others are done with theirs.
-                    let expected = Told { missing: vec![0, 2, 3], all: true, by: Some(1), lost: vec![2] };
-                    assert_eq!(told(ended), expected);
+                    let expected = Report { missing: vec![0, 2, 3], all: true, by: Some(1), lost: vec![2] };
+                    assert_eq!(report(ended), expected);
                 } else if late {
-                    let said = told(ended);
-                    assert_eq!((said.missing, said.lost), (vec![1], Vec::new()));
+                    let seen = report(ended);
+                    assert_eq!((seen.missing, seen.lost), (vec![1], Vec::new()));
                 } else {
                     ended?;
                 }
@@ -403,14 +403,14 @@ fn after_a_timeout_streams_and_teams_still_work() {
                 team.barrier(&stream)?;
                 if world.rank().get() == 0 {
                     let error = world.monitored_barrier(world.group(), Duration::from_millis(50), wait_all);
-                    assert_eq!(told(error).missing, [1]);
+                    assert_eq!(report(error).missing, [1]);
                 }
                 world.barrier(world.group(), "rank 0 has given up")?;
                 if world.rank().get() == 1 {
                     let error = world.monitored_barrier(world.group(), LONG, wait_all);
                     assert_eq!(
-                        told(error),
-                        Told { missing: vec![1], all: wait_all, by: Some(0), lost: Vec::new() }
+                        report(error),
+                        Report { missing: vec![1], all: wait_all, by: Some(0), lost: Vec::new() }
                     );
                 }
                 world.monitored_barrier(world.group(), LONG, wait_all)?;
@@ -461,7 +461,7 @@ fn a_call_that_was_left_out_does_not_reach_the_next_world() {
                     world.monitored_barrier(world.group(), LONG, true).unwrap();
                     if world.rank().get() == 0 {
                         let error = world.monitored_barrier(world.group(), Duration::from_millis(20), true);
-                        assert_eq!(told(error).missing, [1]);
+                        assert_eq!(report(error).missing, [1]);
                     }
                     world.leave().unwrap();
                     assert!(matches!(world.monitored_barrier(world.group(), LONG, true), Err(Error::Left)));

@@ -8,7 +8,7 @@ use anabranch_hip_jit::isa::{check_disassembly, disassemble};
 use anabranch_hip_jit::{Error, Jit, JitConfig, Target, TargetKind, ToolSearch};
 use anabranch_shmem::{Atomics, Provider, nic_team_kernel};
 
-/// Compilers of this machine, and NVRTC's Python wheel where somebody unpacked it.
+/// Compilers of this machine, and NVRTC's Python wheel where it is unpacked.
 fn tools() -> ToolSearch {
     #[expect(clippy::disallowed_methods, reason = "where the wheel lies differs by machine")]
     let named = std::env::var("ANABRANCH_TEST_PYTHON_SITE").unwrap_or_default();

@@ -289,14 +289,14 @@ fn memory_that_is_not_registered_fails_the_world_with_its_address() {
 }
 
 #[test]
-fn without_a_nic_other_machines_are_unreachable_and_the_reason_is_told() {
+fn without_a_nic_other_nodes_are_unreachable_with_the_reason() {
     let mut machines = machines(&[1, 1], 1, None);
     machines.bench.config.nic = NicSource::default();
     for text in error_texts(spawn_threads(2, |rank| machines.setup(rank), |_: &World| Ok::<_, Error>(()))) {
         assert!(text.contains("rdma: no NIC can be used"), "{text}");
         assert!(text.contains("p2p: the peer is on another host"), "{text}");
     }
-    // On one machine nobody needs it.
+    // On one machine it is not needed.
     let mut one = Machines::new(&[2], 1, SoftNics::in_process(soft(None)));
     one.bench.config.nic = NicSource::default();
     all(spawn_threads(2, |rank| one.setup(rank), |world: &World| exchange(world, 2)));
@@ -364,7 +364,7 @@ fn mixed(change: Change) -> NicSource {
 }
 
 #[test]
-fn a_rank_whose_queue_pairs_are_not_made_says_why_and_so_do_its_peers() {
+fn a_rank_without_queue_pairs_reports_the_reason_as_do_its_peers() {
     let mut machines = machines(&[1, 1], 1, None);
     machines.bench.config.nic = mixed(Change::NoQueues);
     for text in error_texts(spawn_threads(2, |rank| machines.setup(rank), |_: &World| Ok::<_, Error>(()))) {

@@ -72,7 +72,7 @@ fn with_faults(faults: NicFaults, deadline: Duration) -> Machines {
 /// Rank 1's last barrier ends, as rank 0 has come to it; that rank 1 has come is what failed, and rank 1 looks at nothing any more. Rank 0, to
 /// which nothing comes, says why all the same.
 #[test]
-fn who_waits_for_a_word_hears_whose_request_failed_and_how() {
+fn an_expired_wait_names_the_failed_request() {
     let faults = NicFaults { fails: Some((9, Syndrome::RemoteOperation)), ..NicFaults::default() };
     let machines = with_faults(faults, Duration::from_secs(2));
     let results = spawn_threads(
@@ -106,7 +106,7 @@ fn who_waits_for_a_word_hears_whose_request_failed_and_how() {
 
 /// The same, and rank 1 leaves: that is when its last request fails, and rank 0 hears of it.
 #[test]
-fn what_fails_while_a_rank_leaves_is_told() {
+fn a_failure_during_leave_is_reported() {
     let faults = NicFaults { fails: Some((9, Syndrome::RemoteOperation)), ..NicFaults::default() };
     let machines = with_faults(faults, Duration::from_secs(2));
     let results = spawn_threads(
@@ -246,7 +246,7 @@ fn memory_is_given_back_when_what_was_put_there_is_done() {
 }
 
 #[test]
-fn a_nic_that_says_nothing_any_more_is_named_by_its_peer() {
+fn a_silent_nic_is_named_by_its_peer() {
     let faults = NicFaults { falls_silent_after: Some(40), ..NicFaults::default() };
     let errors = errors_of(faults);
     let text = &errors[0];
@@ -325,7 +325,7 @@ impl NicQueue for UnansweringQueue {
     }
 }
 
-/// What both ranks say when rank 0 waits in vain for rank 1, which does not come to a barrier.
+/// What both ranks report when rank 0's wait for rank 1, which does not come to a barrier, expires.
 fn errors_of_unanswered(steps: [u64; 2]) -> Vec<String> {
     let mut machines = Machines::new(&[1, 1], 4, SoftNics::in_process(soft(None)));
     let nics = SoftNics::in_process(soft(None));
@@ -371,7 +371,7 @@ fn a_nic_that_answers_late_is_not_taken_for_one_that_does_not() {
 }
 
 #[test]
-fn a_queue_pair_that_is_stuck_is_named_behind_one_that_goes_on() {
+fn a_stuck_queue_pair_is_named_although_another_progresses() {
     let texts = errors_of_unanswered([1, 0]);
     let wanted = " to rank 1, channel 1 does not answer: the oldest is entry 7";
     assert!(texts[0].contains(wanted), "{}", texts[0]);

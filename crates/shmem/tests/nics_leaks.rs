@@ -1,4 +1,4 @@
-//! Worlds with NICs, joined, used and left many times, leave nothing behind. Alone in its process, so that nobody else's
+//! Worlds with NICs, joined, used and left many times, leak nothing. Alone in its process, so that no other test's
 //! threads, sockets and rings are counted.
 
 use crate::support::all;
@@ -14,8 +14,8 @@ fn once() {
 }
 
 #[test]
-fn worlds_with_nics_leave_nothing_behind() {
-    if !is_alone(test_path!("worlds_with_nics_leave_nothing_behind")) {
+fn worlds_with_nics_leak_nothing() {
+    if !is_alone(test_path!("worlds_with_nics_leak_nothing")) {
         return;
     }
     // The first rounds start the machine's threads and load the kernel.

@@ -214,7 +214,7 @@ fn join_in_vain(role: &Role) {
     println!("failed: {}", joined.unwrap_err());
     assert_eq!(setup.device.memory_info().unwrap().0, before);
     let left = Resources::at_rest().unwrap().files;
-    // Rank 0 serves the rendezvous and holds a socket for each rank until that one leaves: nobody does before all have
+    // Rank 0 serves the rendezvous and holds a socket for each rank until that one leaves: none does before all have
     // counted.
     rendezvous.barrier(&Group::world(role.size).unwrap(), "counted", Deadline::after(LIMIT)).unwrap();
     assert_eq!(left, files, "no socket and no descriptor is left");

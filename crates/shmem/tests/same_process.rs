@@ -1,4 +1,4 @@
-//! Ranks that are threads of one process: no handle is made or opened for any memory of theirs, whoever exchanges it, and access between
+//! Ranks that are threads of one process: no handle is created or opened for any of their memory, whichever call exchanges it, and access between
 //! their devices is enabled by name.
 
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
@@ -127,7 +127,7 @@ fn access_is_enabled_between_the_devices_and_not_between_the_ranks_numbers() {
     }
 }
 
-/// An error of somebody else's, which nobody here caused, is still there for whoever asks for it.
+/// An error of other code is still there when that code asks for it.
 #[test]
 fn an_unrelated_last_error_is_not_swallowed() {
     let machine = HostMachine::new(HostConfig { devices: 2, ..HostConfig::default() }).unwrap();

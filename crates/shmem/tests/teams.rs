@@ -115,7 +115,7 @@ fn every_team(world: &World, with_barriers: bool) -> Result<Seen, Error> {
                 team.barrier(stream)?;
             }
             let row = row_of(number, round);
-            // SAFETY: both live until the streams are synchronised below, and nobody else uses the target.
+            // SAFETY: both live until the streams are synchronised below, and nothing else uses the target.
             unsafe {
                 stream.copy_async(seen.address().offset(row), slots.address().offset(row), ROW as usize)
             }?;

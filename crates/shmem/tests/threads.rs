@@ -371,7 +371,7 @@ fn barrier_without_rank_1(elsewhere: impl Fn(&World) + Sync) -> String {
 }
 
 #[test]
-fn a_wait_in_vain_says_what_the_missing_rank_is_doing() {
+fn an_expired_wait_reports_what_the_missing_rank_is_doing() {
     let wait = |world: &World| {
         let deadline = Deadline::after(Duration::from_secs(20));
         world.rendezvous().wait("rank 0 has its error", deadline).unwrap();

@@ -46,7 +46,7 @@ fn ended(bench: &Bench, seed: u64, nth: u64) -> (Result<(), RankError<Error>>, D
 }
 
 #[test]
-fn a_launch_without_an_event_is_said_at_once_whichever_call_fails() {
+fn a_launch_without_an_event_is_reported_at_once() {
     let bench = Bench::new(1);
     // Asking whether the stream captures, making the event, recording it: each with the choice of the device before it.
     let mut untracked = 0;

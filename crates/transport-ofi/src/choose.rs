@@ -30,10 +30,10 @@ pub(crate) struct Chosen {
 }
 
 /// Opens the first of what libfabric lists (it lists what it takes for best first) that `transport.rdma.nics` allows, by the interface's name,
-/// that leads to where peers are, as far as that can be told, and that has what kernels need.
+/// that leads to where peers are, as far as that is known, and that has what kernels need.
 ///
 /// # Errors
-/// [`NicError::NoNic`] with the reason of each that does not serve; those of [`InfoList::ask`] and of opening the library.
+/// [`NicError::NoNic`] with the reason of each that does not serve; the errors of [`InfoList::ask`] and of opening the library.
 pub(crate) fn choose(provider: Option<&str>, nics: &[String], reach: Reach) -> Result<Chosen> {
     let library = Libfabric::open()?;
     let filter = NicFilter::parse(nics).map_err(|error| NicError::NoNic { reasons: with_causes(&error) })?;

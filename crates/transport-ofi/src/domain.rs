@@ -1,4 +1,4 @@
-//! An open provider: where memory is registered and endpoints are made.
+//! An open provider, which registers memory and creates endpoints.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -77,7 +77,7 @@ impl Domain {
         Ok(Arc::new(made))
     }
 
-    /// One that is open nowhere, for tests of what is made of one.
+    /// One that is not open, for tests of what is created from one.
     #[cfg(test)]
     pub(crate) fn of_test(info: Info) -> Arc<Self> {
         let (fabric, open, name) = (core::ptr::null_mut(), core::ptr::null_mut(), info.describe());
@@ -105,7 +105,7 @@ pub(crate) fn close(call: &'static str, object: *mut Fid, domain: &Domain) -> bo
     }
     // SAFETY: the object is open, and its table of functions is the provider's.
     let close = unsafe { (*(*object).ops).close };
-    // SAFETY: the object's owner closes it, once, behind everything that was made of it.
+    // SAFETY: the object's owner closes it, once, after everything created from it.
     let code = unsafe { close(object) };
     let closed = domain.info.library().check(call, code, &domain.name);
     if let Err(error) = &closed {

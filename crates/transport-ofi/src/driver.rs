@@ -29,10 +29,10 @@ const INLINE_BYTES: u32 = 8;
 ///
 /// A thread of the host takes requests in the order of their positions, and posts them to an endpoint of each queue's own. It rests when
 /// nothing moves: what kernels or peers ask for may wait 50 µs, and half a millisecond where this rank's queues have been quiet for 20 ms (what
-/// peers ask for does not count: libfabric does not tell of it). A queue fails when libfabric
+/// peers ask for does not count: libfabric does not report it). A queue fails when libfabric
 /// reports an error, when the peer does not answer within [`RdmaConfig::patience`] (longer for long messages), and when a kernel asks for
-/// what is not allowed: keys and bytes that nobody registered, `WRITE_IMMEDIATE`, misaligned atomic operations, unknown operations. It says
-/// whom it goes to. What is sent before the peer has connected its queue arrives if the peer does so within the patience.
+/// what is not allowed: keys and bytes that are not registered, `WRITE_IMMEDIATE`, misaligned atomic operations, unknown operations. The
+/// reason names the peer. What is sent before the peer has connected its queue arrives if the peer connects it within the patience.
 #[derive(Debug)]
 pub struct OfiDriver {
     domain: Arc<Domain>,
@@ -134,7 +134,7 @@ impl OfiNics {
     /// ranks of this one. For reports.
     ///
     /// # Errors
-    /// Those of [`OfiDriver::open`], but for the device's.
+    /// The errors of [`OfiDriver::open`], but for the device's.
     pub fn survey(&self, nics: &[String]) -> Result<String> {
         let found = |reach| choose(self.provider.as_deref(), nics, reach);
         let (Chosen { domain, why }, alone) = match found(Reach::OtherMachines) {

@@ -34,7 +34,7 @@ const NEEDS: [Needs; 2] = [
     },
 ];
 
-/// Layers that copy between the processes of a machine by ways of their own, of which nobody has shown that they end with an endpoint.
+/// Layers that copy between the processes of a machine by other means, which are not known to end with an endpoint.
 const NEVER: [&str; 3] = ["psm2", "psm3", "ucx"];
 
 /// Whether this provider may serve under the environment of this process.
@@ -89,7 +89,7 @@ fn judge(provider: &str, known: &[(String, Option<String>)], begun: &[u8]) -> Re
             // What is not off for certain is on.
             if now.is_some_and(|value| truth(value) != Some(false)) {
                 return Err(format!(
-                    "{name} is set, by which memory of this process is used behind the end of a queue: take it out of the environment before the process starts"
+                    "{name} is set, with which libfabric uses memory of this process after a queue is closed: unset it before the process starts"
                 ));
             }
         }

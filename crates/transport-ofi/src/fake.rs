@@ -132,7 +132,7 @@ unsafe extern "C" fn read(_: *mut FidCq, _: *mut c_void, _: usize) -> isize {
     -(FI_EAVAIL as isize)
 }
 
-/// Tells of an operation that nobody here asked for, in an entry as long as that of later libraries.
+/// Reports an operation that was not posted here, in an entry as long as that of later libraries.
 unsafe extern "C" fn read_error(_: *mut FidCq, entry: *mut FiCqErrEntry, _: u64) -> isize {
     // SAFETY: the caller has room for what is declared.
     unsafe { (*entry).err = crate::bindings::FI_EACCES };

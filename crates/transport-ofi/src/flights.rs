@@ -1,18 +1,18 @@
 //! What is on its way, and what waits.
 //!
 //! libfabric promises no order between operations of an endpoint, and its providers differ (`efa` has none), while kernels count on that of
-//! a reliable connection: what stands behind in a queue is not seen before what stands in front. Two rules give them that.
+//! a reliable connection: a later request is not visible before an earlier one. Two rules ensure that.
 //!
 //! 1. Operations complete when their effect is at the peer (`FI_DELIVERY_COMPLETE`; what reads and fetches bring, when it is here), and
-//!    completions are told in the order of positions.
+//!    completions are reported in the order of positions.
 //! 2. A *plain write*, one of more than 8 bytes, may be on its way together with other plain writes to other bytes. Everything else (values,
 //!    writes of up to 8 bytes, reads, atomic operations) starts when nothing is on its way, and nothing starts before it is complete.
 //!
 //! So an operation can be overtaken by another only if both are plain writes to bytes of which none is the same. The bytes end up the same
-//! in either order, and nobody can tell which came first but by looking at them in between. What tells a kernel of the peer to
-//! look is a flag or a counter, which is a value, a write of 8 bytes or an atomic operation: by rule 2 it starts behind all plain writes in front of
-//! it. What tells a kernel of this rank is a completion, which says the same by rule 1. (A kernel that polls the last bytes of a long message in place
-//! of a flag would be wrong on a NIC as well: the bytes of one message have no order.) A plain write takes its bytes from memory that this rank may
+//! in either order, and only a load between them can observe which came first. What makes a kernel of the peer
+//! look is a flag or a counter, which is a value, a write of 8 bytes or an atomic operation: by rule 2 it starts after all earlier plain
+//! writes. A kernel of this rank polls completions, which by rule 1 mean the same. (A kernel that polls the last bytes of a long message
+//! instead of a flag would be wrong on a NIC as well: the bytes of one message have no order.) A plain write takes its bytes from memory that this rank may
 //! write again once the write is complete; a read or fetch, which would write there, is not on its way together with it.
 
 use std::collections::VecDeque;
@@ -42,7 +42,7 @@ pub(crate) trait Carrier: Send {
     fn stop(&mut self);
 }
 
-/// What a carrier says of an operation that it was given.
+/// What a carrier reports about an operation that it was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Started {
     /// It is on its way.
@@ -70,7 +70,7 @@ pub(crate) struct Flights<C> {
     /// Slots of the carrier: the most that is on its way.
     slots: usize,
     waiting: VecDeque<(u64, PostedRequest)>,
-    /// In the order of positions; told from the front.
+    /// In the order of positions; reported from the front.
     started: VecDeque<Flight>,
     ended: Vec<(usize, Result<(), Fault>)>,
     /// Behind something that failed nothing starts.
@@ -115,7 +115,7 @@ impl<C: Carrier> Flights<C> {
     }
 }
 
-/// Of a plain write, the bytes at the peer: the first, and the one behind the last.
+/// Of a plain write, the bytes at the peer: the first, and the one after the last.
 fn plain(request: &PostedRequest) -> Option<(u64, u64)> {
     let is_plain = opcode(request) == Some(PostedOpcode::Write) && request.bytes > MOST_FLAG_BYTES;
     is_plain.then(|| (request.remote, request.remote.saturating_add(request.bytes.into())))
@@ -137,7 +137,7 @@ impl<C: Carrier> WorkQueue for Flights<C> {
         for (slot, ended) in self.ended.drain(..) {
             let flight = self.started.iter_mut().find(|flight| flight.slot == slot && flight.ended.is_none());
             let Some(flight) = flight else {
-                let words = format!("libfabric told of an operation in slot {slot}, where there is none");
+                let words = format!("libfabric reported an operation in slot {slot}, which is empty");
                 return Err(Fault { status: status::FATAL, words });
             };
             self.has_failed |= ended.is_err();

@@ -117,7 +117,7 @@ impl InfoList {
 
 /// Says what is asked for. `provider` is a text that outlives the use of the hints, or null.
 fn fill(hints: *mut FiInfo, provider: *mut c_char) {
-    // SAFETY: an element of the library's that nobody else uses.
+    // SAFETY: an element of the library that nothing else uses.
     let hints = unsafe { &mut *hints };
     hints.caps = FI_RMA | FI_ATOMIC;
     hints.mode = FI_CONTEXT | FI_CONTEXT2;
@@ -140,7 +140,7 @@ fn fill(hints: *mut FiInfo, provider: *mut c_char) {
 
 impl Drop for InfoList {
     fn drop(&mut self) {
-        // SAFETY: the list is the library's and freed once; nobody holds an element.
+        // SAFETY: the list is the library's and freed once; no element is in use.
         unsafe { (self.library.fi_freeinfo)(self.first) };
     }
 }
@@ -265,7 +265,7 @@ impl Info {
             return lacks("remote memory access and atomic operations (FI_RMA, FI_ATOMIC)");
         }
         if flags & FI_DELIVERY_COMPLETE == 0 {
-            return lacks("completions behind the effect at the peer (FI_DELIVERY_COMPLETE)");
+            return lacks("completions after the effect at the peer (FI_DELIVERY_COMPLETE)");
         }
         if threading != FI_THREAD_SAFE {
             return Err(format!("it is not for any thread (threading {threading}, and not FI_THREAD_SAFE)"));
@@ -296,7 +296,7 @@ mod tests {
     use crate::fake::{Parts, info};
 
     #[test]
-    fn what_does_not_grant_what_was_asked_for_is_refused_and_says_what() {
+    fn a_provider_without_a_requested_capability_is_refused_by_name() {
         assert_eq!(info(|_| ()).check(), Ok(()));
         let check = |change: fn(&mut Parts), expected: &str| {
             let refused = info(change).check().unwrap_err();
@@ -318,7 +318,7 @@ mod tests {
             ("tcp;ofi_rxm", "lo", "127.0.0.1/32", true),
             ("tcp;ofi_rxm", "none", "::1/128", true),
             ("shm", "shm", "shm", true),
-            // By what the system says of the interface.
+            // By what the system reports about the interface.
             ("udp;ofi_rxd", "lo", "", true),
         ] {
             assert_eq!(stays_here(provider, interface, network), stays, "{provider} on {interface}");

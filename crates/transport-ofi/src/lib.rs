@@ -2,7 +2,7 @@
 //! that a provider of libfabric serves, TCP and shared memory among them.
 //!
 //! [`OfiDriver`] is a [`NicDriver`](anabranch_transport_rdma::NicDriver) whose requests a thread of the host posts
-//! ([`Provider::Posted`](anabranch_transport_rdma::Provider::Posted)): kernels and the thread are those of the driver by verbs, and this crate brings
+//! ([`Provider::Posted`](anabranch_transport_rdma::Provider::Posted)): kernels and the thread are the same as for verbs, and this crate has
 //! what posts ([`posting::WorkQueue`](anabranch_transport_rdma::posting::WorkQueue)).
 //!
 //! * The library is opened at run time (`library.rs`), and its layouts are declared here (`bindings.rs`) and held against the system's headers
@@ -28,7 +28,7 @@
 //!   (`ulimit -n`) and of `/dev/shm` have to allow for that.
 //!
 //! What peers ask of this rank is answered when its thread asks for completions, in every turn: at most 50 µs apart for 20 ms after this rank's
-//! own queues moved, half a millisecond apart behind a longer quiet.
+//! own queues moved, half a millisecond apart after a longer idle time.
 #![deny(unsafe_code)]
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Few functions are symbols of the library; everything else is in tables of functions behind the objects that it makes (`bindings.rs`).
 //! Those that take a `struct fi_info` have versions (`nm -D`: `fi_getinfo@FABRIC_1.0` to `@FABRIC_1.3`, and later ones behind), and the
-//! layouts here are those of 1.3, which later libraries keep under that version.
+//! the layouts here are version 1.3's, which later libraries keep under that version.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
@@ -77,7 +77,7 @@ impl Libfabric {
     /// Opens `libfabric.so.1` by the loader's path. It is never unloaded: providers that it loads keep threads and handlers.
     ///
     /// # Errors
-    /// [`NicError::Library`]: what was looked for, and what the loader said.
+    /// [`NicError::Library`]: what was looked for, and the loader's error.
     pub(crate) fn open() -> Result<Arc<Self>> {
         Self::open_named(SONAME)
     }
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_library_says_what_was_looked_for() {
+    fn a_missing_library_error_names_what_was_looked_for() {
         let error = Libfabric::open_named("libfabric-that-nobody-has.so.9").unwrap_err().to_string();
         assert!(error.contains("libfabric-that-nobody-has.so.9") && error.contains("libfabric1"), "{error}");
     }

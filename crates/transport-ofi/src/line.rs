@@ -39,7 +39,7 @@ impl Line {
     /// With that many slots, and no peer yet.
     ///
     /// # Errors
-    /// Those of [`Wire::new`].
+    /// The errors of [`Wire::new`].
     pub(crate) fn new(domain: &Arc<Domain>, slots: u32) -> Result<Self> {
         let wire = Some(Wire::new(domain, slots)?);
         let held = (0..slots).map(|_| None).collect();
@@ -49,7 +49,7 @@ impl Line {
     /// The endpoint's address.
     ///
     /// # Errors
-    /// Those of [`Wire::address`].
+    /// The errors of [`Wire::address`].
     pub(crate) fn address(&self) -> Result<Vec<u8>> {
         self.wire.as_ref().map_or_else(|| Ok(Vec::new()), Wire::address)
     }
@@ -57,7 +57,7 @@ impl Line {
     /// Learns whom it goes to.
     ///
     /// # Errors
-    /// Those of [`Wire::insert`].
+    /// The errors of [`Wire::insert`].
     pub(crate) fn connect(&mut self, address: &[u8], ranges: Vec<RemoteRange>) -> Result<()> {
         if let Some(wire) = &self.wire {
             self.peer = Some(Peer { address: wire.insert(address)?, ranges });

@@ -18,7 +18,7 @@ const PEERS_ACCESS: u64 = FI_REMOTE_READ | FI_REMOTE_WRITE;
 /// A registration of memory of the host.
 ///
 /// Dropping it ends what new operations may name, and not what is on its way: providers look the range up when an operation arrives, and
-/// finish what they have begun. Whoever gives the memory back has quieted or stopped the queues of this rank before, and knows that peers have
+/// finish what they have begun. Before the memory is freed, the caller has quieted or stopped the queues of this rank, and knows that peers have
 /// done so with theirs: the memory outlives both.
 #[derive(Debug)]
 pub(crate) struct OfiRegion {

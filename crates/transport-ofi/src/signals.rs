@@ -1,4 +1,4 @@
-//! Handlers of signals stay those of this process.
+//! Keeps the signal handlers of this process.
 //!
 //! Opening libfabric and what it finds puts handlers in the place of the ones that are there: `libpsm2`, which Debian's library is linked with,
 //! takes `SIGSEGV`, `SIGBUS`, `SIGILL`, `SIGABRT`, `SIGINT` and `SIGTERM` when it is loaded, to write a file `*.btr` into the working folder
@@ -9,7 +9,7 @@
 use core::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Signals that end a process unless somebody handles them, which is what libraries take.
+/// Signals that end a process unless they are handled, which libraries intercept.
 const SIGNALS: [c_int; 16] = [
     libc::SIGHUP,
     libc::SIGINT,

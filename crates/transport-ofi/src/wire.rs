@@ -208,7 +208,7 @@ impl Wire {
         let mut bytes = address.len();
         // SAFETY: the endpoint is open, and its table of functions is the provider's.
         let name = unsafe { (*(*self.endpoint).cm).getname };
-        // SAFETY: the call writes at most as many bytes as it is told, and how many there are.
+        // SAFETY: the call writes at most the given number of bytes, and how many there are.
         let code = unsafe { name(self.endpoint.cast(), address.as_mut_ptr().cast(), &raw mut bytes) };
         self.check("fi_getname", code)?;
         address.truncate(bytes);
@@ -224,7 +224,7 @@ impl Wire {
         // SAFETY: the address vector is open, and its table of functions is the provider's.
         let insert = unsafe { (*(*self.vector).ops).insert };
         let none = core::ptr::null_mut();
-        // A peer's text may be shorter than what the provider takes an address to be: zeros are behind it.
+        // A peer's text may be shorter than what the provider takes an address to be: zeros follow it.
         let mut padded = address.to_vec();
         padded.resize(address.len().max(MOST_ADDRESS_BYTES) + 1, 0);
         // SAFETY: the form of the address is that of this provider (`Endpoint::of_peer`), none of whose addresses has more bytes than are
@@ -238,7 +238,7 @@ impl Wire {
         Err(NicError::Call { call, nic, cause: "the address was not taken".to_owned() })
     }
 
-    /// Closes the endpoint: behind this nothing is on its way, and contexts, operands and the local sides of operations are nobody's. Where the
+    /// Closes the endpoint: after this no operation is in flight or uses its context, operand or local memory. Where the
     /// provider does not close it, what it may still use is never given back: `false`, for the caller to keep the local sides.
     pub(crate) fn end(&mut self) -> bool {
         let endpoint = core::mem::replace(&mut self.endpoint, core::ptr::null_mut());

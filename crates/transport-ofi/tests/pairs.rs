@@ -95,7 +95,7 @@ fn every_operation_moves_its_bytes() {
 }
 
 #[test]
-fn a_flag_is_behind_what_was_written_before_it() {
+fn a_flag_arrives_after_earlier_writes() {
     if !common::is_installed() {
         return;
     }
@@ -213,7 +213,7 @@ fn many_at_once_leave_what_one_after_the_other_would() {
 }
 
 #[test]
-fn what_nobody_registered_is_refused_and_named() {
+fn unregistered_memory_is_refused_by_name() {
     if !common::is_installed() {
         return;
     }
@@ -284,7 +284,7 @@ fn a_peer_that_is_gone_is_named_within_the_patience() {
 }
 
 #[test]
-fn a_queue_that_is_stopped_says_the_reason_and_moves_nothing() {
+fn a_stopped_queue_reports_the_reason_and_moves_nothing() {
     if !common::is_installed() {
         return;
     }
@@ -318,7 +318,7 @@ fn endpoints_of_other_queues_are_refused() {
 }
 
 #[test]
-fn what_serves_says_what_it_is_and_why() {
+fn a_chosen_provider_is_described_with_the_reason() {
     if !common::is_installed() {
         return;
     }
@@ -331,7 +331,7 @@ fn what_serves_says_what_it_is_and_why() {
 }
 
 #[test]
-fn what_does_not_serve_says_why() {
+fn a_refused_provider_is_reported_with_the_reason() {
     if !common::is_installed() {
         return;
     }

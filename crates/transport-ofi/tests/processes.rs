@@ -23,13 +23,13 @@ const BYTES: u32 = 300_000;
 
 /// What one process tells the other.
 #[derive(Debug)]
-struct Told {
+struct Handshake {
     provider: String,
     heap: (u64, u32),
     endpoint: Vec<u8>,
 }
 
-impl Told {
+impl Handshake {
     fn line(provider: &str, rank: &Rank, poster: &Poster) -> String {
         let (heap, key) = rank.heap();
         let text = String::from_utf8(poster.queue.endpoint()).unwrap();
@@ -37,8 +37,8 @@ impl Told {
     }
 
     fn parse(line: &str) -> Option<Self> {
-        let (_, told) = line.split_once(MARK)?;
-        let mut parts = told.trim().splitn(4, ' ');
+        let (_, sent) = line.split_once(MARK)?;
+        let mut parts = sent.trim().splitn(4, ' ');
         let provider = parts.next()?.to_owned();
         let heap = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         Some(Self { provider, heap, endpoint: parts.next()?.as_bytes().to_vec() })
@@ -59,10 +59,10 @@ fn other_process_that_waits() {
 
 /// The rank of the other process and its queue to the first, as the first's line says.
 fn connected() -> Option<(Rank, Poster, Between)> {
-    let theirs = std::env::args().find_map(|argument| Told::parse(&argument))?;
+    let theirs = std::env::args().find_map(|argument| Handshake::parse(&argument))?;
     let rank = rank(&theirs.provider);
     let poster = rank.poster(0, 0, 16);
-    println!("\n{}", Told::line(&theirs.provider, &rank, &poster));
+    println!("\n{}", Handshake::line(&theirs.provider, &rank, &poster));
     poster.queue.connect(GlobalRank::new(0), &theirs.endpoint).unwrap();
     let between = Between { local: rank.heap(), remote: theirs.heap };
     Some((rank, poster, between))
@@ -110,19 +110,19 @@ fn start(provider: &str, other: &str) -> (Rank, Poster, Between, Ends) {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--nocapture", "--exact", other])
         // The harness takes it for one more name of a test.
-        .arg(Told::line(provider, &rank, &poster))
+        .arg(Handshake::line(provider, &rank, &poster))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut child = Ends(child);
     let output = BufReader::new(child.0.stdout.take().unwrap());
-    let theirs = output.lines().map_while(Result::ok).find_map(|line| Told::parse(&line)).unwrap();
+    let theirs = output.lines().map_while(Result::ok).find_map(|line| Handshake::parse(&line)).unwrap();
     poster.queue.connect(GlobalRank::new(1), &theirs.endpoint).unwrap();
     let between = Between { local: rank.heap(), remote: theirs.heap };
     (rank, poster, between, child)
 }
 
-/// How a death is told: any of these numbers, and these words.
+/// How a death is reported: any of these numbers, and these words.
 type Death<'a> = (&'a [u32], &'a str);
 
 fn reach_each_other_and_notice_a_death(provider: &str, (statuses, words): Death<'_>) {
@@ -157,8 +157,8 @@ fn reach_each_other_and_notice_a_death(provider: &str, (statuses, words): Death<
     poster.post(between.write(0, 0, 64));
     let stopped = poster.stopped();
     assert!(stopped.contains("to rank 1 (channel 0)"), "{stopped}");
-    let (_, told) = poster.failure().unwrap();
-    assert!(statuses.iter().any(|status| u64::from(*status) == told), "{told}: {stopped}");
+    let (_, reported) = poster.failure().unwrap();
+    assert!(statuses.iter().any(|status| u64::from(*status) == reported), "{reported}: {stopped}");
     assert!(stopped.contains(words), "{stopped}");
 }
 
@@ -208,7 +208,7 @@ fn what_has_stopped_is_used_by_no_peer_that_comes_late(provider: &str) {
 }
 
 #[test]
-fn memory_of_a_queue_that_has_stopped_is_used_by_nobody() {
+fn memory_of_a_stopped_queue_is_not_used() {
     if !common::is_installed() {
         return;
     }
@@ -232,8 +232,8 @@ fn processes_reach_each_other_by_tcp_and_notice_a_death() {
     }
     // Its connection ends: what is posted then fails, and what was on its way is flushed; a provider that connects again for what is posted is
     // refused until the patience is over.
-    let told = [status::NO_ANSWER, status::FLUSHED, status::TIMEOUT];
-    reach_each_other_and_notice_a_death("tcp", (&told, "to rank 1"));
+    let statuses = [status::NO_ANSWER, status::FLUSHED, status::TIMEOUT];
+    reach_each_other_and_notice_a_death("tcp", (&statuses, "to rank 1"));
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn by_shared_memory() {
     if !common::is_own_process() {
         return;
     }
-    // Nobody takes requests out of the dead process's file, and nobody says so.
+    // Nothing takes requests out of the dead process's file, and no error is reported.
     let words = "no answer within the patience of 5";
     reach_each_other_and_notice_a_death("shm", (&[status::TIMEOUT], words));
 }

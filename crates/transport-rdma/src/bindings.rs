@@ -87,7 +87,7 @@ verbs_types! {
         qp_type: c_uint = "qp_type",
     }
 
-    // The call is told the size.
+    // The size is an argument of the call.
     prefix struct IbvGidEntry = "ibv_gid_entry" {
         // The header's type is aligned to 8 bytes.
         gid: IbvGid = "gid",

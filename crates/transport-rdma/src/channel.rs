@@ -36,7 +36,7 @@ impl Channel {
         RdmaQueue { peer: group_rank, ..self.view }
     }
 
-    /// Says where the peer's heap is, behind connecting the queue pair: both ends agree on the bytes of a packet then.
+    /// Sets the address of the peer's heap, after the queue pair is connected: both ends then agree on the bytes of a packet.
     pub(crate) fn reach(&mut self, base: u64, bytes: u64, key: u32) {
         self.view.path_mtu = self.queue.words().path_mtu;
         self.view.remote_base = base;
@@ -51,7 +51,7 @@ impl Channel {
     }
 }
 
-/// The memory behind all queue pairs of a rank: words of the producers, and where results of operations that fetch come to.
+/// The memory behind all queue pairs of a rank: words of the producers, and the results of fetching operations.
 #[derive(Debug)]
 pub(crate) struct QueueMemory {
     results_key: Arc<dyn Registered>,

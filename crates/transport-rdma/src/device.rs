@@ -1,7 +1,7 @@
 //! The headers `rdma/*.h`: what kernels do with queue pairs. Everything there lies in the namespace `rdma`; the documentation of each
 //! function is in its header.
 //!
-//! A unit that uses them lists [`DEVICE_HEADERS`] behind [`anabranch_hip_jit::PRELUDE`], includes `rdma/rdma.h`, has
+//! A unit that uses them lists [`DEVICE_HEADERS`] after [`anabranch_hip_jit::PRELUDE`], includes `rdma/rdma.h`, has
 //! [`RdmaQueue`](crate::RdmaQueue), [`RdmaRange`](crate::RdmaRange) and [`PostedRequest`](crate::PostedRequest) among its layouts, and
 //! is compiled with `RDMA_PROVIDER` ([`Provider::number`](crate::Provider::number)) and `RDMA_ATOMICS`
 //! ([`Atomics::number`](crate::Atomics::number)).

@@ -64,7 +64,7 @@ pub trait NicDriver: fmt::Debug + Send + Sync {
 pub enum ReadOrder {
     /// [`QueueWords::completions`] lies in the same memory, or the driver orders the two.
     Ordered,
-    /// mlx5: completions lie in other memory, and kernels put a DUMP entry behind what brings values: the NIC reads the device's memory
+    /// mlx5: completions lie in other memory, and kernels post a DUMP entry after what fetches values: the NIC reads the device's memory
     /// before it completes the entry, and a read over PCI Express passes no write before it.
     Dumped,
     /// Nothing: completions lie in memory of the host. What is read into memory of the host is there with its completion.
@@ -82,7 +82,7 @@ impl ReadOrder {
     }
 }
 
-/// The order of a driver that tells of completions in pinned memory of the host: the memory of devices that are made of threads is the
+/// The order of a driver that writes completions to pinned memory of the host: the memory of devices made of threads is the
 /// same, and that of a GPU another, for which the driver has `otherwise`.
 pub(crate) fn order_from_host(device: &Device, otherwise: ReadOrder) -> ReadOrder {
     if device.runtime().kind() == RuntimeKind::Host { ReadOrder::Ordered } else { otherwise }
@@ -169,7 +169,7 @@ pub trait NicQueue: fmt::Debug + Send + Sync {
     fn describe(&self) -> String;
 
     /// Ends what is under way and takes no more requests, where that can be done while its memory stays as it is: kernels may be in
-    /// flight that never end, and the queue is kept for good behind this. The default goes on with it.
+    /// flight that never end, and after this the queue is leaked. The default continues with it.
     fn stop(&self, reason: &str) {
         let _ = reason;
     }
@@ -191,29 +191,29 @@ pub trait NicQueue: fmt::Debug + Send + Sync {
 /// Requests of a queue pair that are on their way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnansweredRequests {
-    /// The position of the oldest, or its low bits: what tells it from the others.
+    /// The position of the oldest, or its low bits: what distinguishes it from the others.
     pub oldest: u64,
     /// How many, and the oldest one, for people.
     pub words: String,
 }
 
-/// Where kernels find a queue pair. Addresses are those of kernels of the rank's device; null where the provider has no such thing.
+/// Where kernels find a queue pair. Addresses are valid for kernels of the rank's device; null where the provider has no such thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueWords {
-    /// The send queue, `entries` times 64 bytes (`bnxt_re`: entries of 48 bytes one behind the other), zeros at first.
+    /// The send queue, `entries` times 64 bytes (`bnxt_re`: consecutive entries of 48 bytes), zeros at first.
     pub ring: DeviceAddress,
     /// Entries of the ring, a power of two.
     pub entries: u32,
-    /// Where the NIC tells of completions: a collapsed completion queue entry of the provider's, at first of mlx5 all ones, of others
+    /// Where the NIC writes completions: a collapsed completion queue entry of the provider's, at first of mlx5 all ones, of others
     /// zeros.
     ///
     /// In the same memory as what the queue's reads and atomic operations bring (a device's own, for device memory): writes of a NIC to
     /// two memories have no order, and kernels take what was read to be there when this says so. A driver that cannot do so says it
-    /// ([`NicDriver::read_order`]); today those of hardware tell of completions in pinned memory of the host.
+    /// ([`NicDriver::read_order`]); hardware drivers have completions in pinned host memory.
     pub completions: DeviceAddress,
     /// mlx5: the two words of the doorbell record, 64 bits aligned; the second is the send queue's.
     pub doorbell_record: DeviceAddress,
-    /// The 64-bit word whose store tells the NIC to look.
+    /// The 64-bit word whose store rings the NIC's doorbell.
     pub doorbell: DeviceAddress,
     /// `bnxt_re`: the table of message sequence numbers, 8 bytes a row, twice as many rows as `entries`: the NIC counts messages modulo
     /// half its slots rounded up to a power of two (`npsn` of ROCm's mori, `providers/bnxt/bnxt.cpp`).

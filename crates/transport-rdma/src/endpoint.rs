@@ -1,4 +1,4 @@
-//! What two queue pairs tell one another before they are connected.
+//! What two queue pairs exchange before they are connected.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -23,7 +23,7 @@ pub(crate) struct Endpoint {
     pub(crate) lid: u16,
     /// The port's address, in the order of the wire.
     pub(crate) gid: [u8; 16],
-    /// What packets with it look like: those of RoCE v1 are not those of v2.
+    /// The format of its packets: RoCE v1 and v2 differ.
     pub(crate) gid_kind: GidKind,
     /// The most bytes of a packet: 256, 512, 1024, 2048 or 4096.
     pub(crate) mtu: u32,

@@ -49,11 +49,11 @@ pub enum NicError {
     Atomics {
         /// This rank.
         own: GlobalRank,
-        /// Those of its NIC.
+        /// What its NIC has.
         ours: Atomics,
         /// The peer.
         peer: GlobalRank,
-        /// Those of the peer's NIC.
+        /// What the peer's NIC has.
         theirs: Atomics,
     },
     /// The NIC has not what was asked for.

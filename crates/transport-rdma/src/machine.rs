@@ -24,7 +24,7 @@ pub enum MachineDriver {
     Verbs,
     /// [`Mlx5Driver`]: kernels write the queues of a ConnectX. Nothing else is taken in its place.
     Mlx5,
-    /// [`Self::Mlx5`] where that can be opened and makes a queue pair that may send; else [`Self::Verbs`], with the reason in what the driver says of itself and in the log.
+    /// [`Self::Mlx5`] where that can be opened and makes a queue pair that may send; else [`Self::Verbs`], with the reason in what the driver reports about itself and in the log.
     /// Ranks that come to different answers cannot connect, and say so.
     Auto,
 }

@@ -6,19 +6,19 @@
 //! `LibMlx5` implements with `libmlx5.so.1`, opened at run time, on a context of verbs (`VerbsDevice`).
 //!
 //! Commands are written from tables of bit fields (`layout`) that were typed after the programmer's reference as Linux has it
-//! (`include/linux/mlx5/mlx5_ifc.h`, whose names of reserved fields tell their own offsets) and compared with the copies in UCX
+//! (`include/linux/mlx5/mlx5_ifc.h`, whose names of reserved fields contain their offsets) and compared with the copies in UCX
 //! (`ib_mlx5_ifc.h`) and DPDK (`mlx5_prm.h`). Which fields a connection needs follows NVSHMEM (`ibgda.cpp`) and UCX (`rc_mlx5_devx.c`).
 //!
 //! Ring, completion entry and doorbell record lie in pinned host memory: it needs no peer-memory module and no dma-buf, and the
 //! host can read the completion entry of a queue pair that has stopped. The doorbell is a page of the NIC's registers, mapped to the
 //! device as the runtime maps registers.
 //!
-//! Completions in memory of the GPU (a dma-buf, by `mlx5dv_devx_umem_reg_ex`) would spare the DUMP behind what brings values
+//! Completions in memory of the GPU (a dma-buf, by `mlx5dv_devx_umem_reg_ex`) would save the DUMP after what fetches values
 //! ([`ReadOrder::Dumped`](crate::ReadOrder::Dumped)). They are not there, as a registration that succeeds does not say that reads are in order:
 //!
 //! * A dma-buf that is registered so is pinned, and need not stay in memory of the GPU. Linux before 6.15 moves those of amdgpu to memory of
 //!   the host (`amdgpu_dma_buf_pin`, until commit f5e7fabd1f5c), and so do later ones without `CONFIG_DMABUF_MOVE_NOTIFY` (05185812ae36).
-//!   Values and completions would then be in two memories, and nothing tells a program so.
+//!   Values and completions would then be in two memories, and no interface reports it.
 //! * NVIDIA's GPUs show a NIC's writes to kernels in order only where their driver says so
 //!   (`CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`). NVSHMEM dumps by that attribute, wherever its queues are.
 //! * What is read into memory of the host that was registered would need a DUMP of that memory.
@@ -28,7 +28,7 @@
 //!
 //! There is no receive queue: a peer's write with an immediate value fails at the peer (syndrome 0x16).
 //!
-//! Both ends of a connection tell each other the number of the queue pair, the packet sequence number that it begins with, the kind of
+//! Both ends of a connection exchange the number of the queue pair, the packet sequence number that it begins with, the kind of
 //! its address and how many reads it answers at a time (`endpoint.rs`, as the driver of verbs does).
 //!
 //! **Nothing here has run on hardware.** It is verified by a fake NIC that checks the order and the bytes of commands, by a ConnectX in

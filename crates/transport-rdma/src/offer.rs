@@ -93,7 +93,7 @@ impl Offer {
             endpoints.push(list);
         }
         if !rest.is_empty() {
-            return Err(malformed("bytes behind its end"));
+            return Err(malformed("bytes after its end"));
         }
         Ok(Self { provider, atomics, base, bytes: length, key, endpoints })
     }
@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    /// Where an offer says whether there is a key: behind four words and two long ones.
+    /// Offset of the flag for a key: after four words and two long ones.
     const HAS_KEY: usize = 4 * 4 + 2 * 8;
 
     #[test]

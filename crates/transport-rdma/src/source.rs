@@ -27,7 +27,7 @@ pub trait OpenNic: fmt::Debug + Send + Sync {
     ) -> Result<Arc<dyn NicDriver>>;
 }
 
-/// Where ranks get their NICs from: those of the machine, unless somebody brought others (in software, say).
+/// Where ranks get their NICs from: the machine's, or others that the program provides (in software, say).
 #[derive(Clone, Debug)]
 pub struct NicSource(Kind);
 
@@ -67,7 +67,7 @@ impl NicSource {
         }
     }
 
-    /// The driver of the machine's NICs; `None` of NICs that somebody brought.
+    /// The driver of the machine's NICs; `None` if the program provides the NICs.
     pub fn machine_driver(&self) -> Option<MachineDriver> {
         match &self.0 {
             Kind::Machine(driver) => Some(*driver),
@@ -78,7 +78,7 @@ impl NicSource {
     /// Opens the rank's NIC.
     ///
     /// # Errors
-    /// Those of [`OpenNic::open`].
+    /// The errors of [`OpenNic::open`].
     pub fn open(
         &self,
         device: &Device,

@@ -10,7 +10,7 @@ use crate::bindings::{
 };
 use crate::provider::Provider;
 
-/// Why a request failed, whoever says so.
+/// Why a request failed, for every provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
     LocalLength,
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_silent_peer_has_one_name_whoever_says_so() {
+    fn a_silent_peer_has_one_status_for_every_provider() {
         let said = [syndrome_words(Provider::Mlx5, 0x8115), syndrome_words(Provider::Posted, 12)];
         assert_eq!(
             said,

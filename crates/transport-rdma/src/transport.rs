@@ -13,7 +13,7 @@ use anabranch_hip::Device;
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::{
     Audience, Error, Explanation, LocalMemory, Operation, Origin, PeerInfo, PeerMemory, Reach, Refusal,
-    Region, Result, Scope, StoppedQueue, Support, Transport, TransportKind, UnansweredQueue,
+    Region, Result, Scope, StoppedQueue, Support, Transport, TransportKind, UnansweredQueue, limits,
 };
 
 use crate::channel::{Channel, QueueMemory};
@@ -30,7 +30,7 @@ use words::fault_words;
 
 /// Peers by NIC, for one rank. Their memory is not mapped: kernels write entries of queue pairs, which name it by offset and key.
 ///
-/// The first region that is exported is the heap: peers reach it, and for it queue pairs to every other rank are made. Of later
+/// The first region that is exported is the heap: peers reach it, and with it queue pairs to every other rank are created. Of later
 /// regions peers learn the size alone; this rank's kernels may name them to the NIC only when they were given to
 /// [`Self::register_local`].
 #[derive(Debug)]
@@ -41,11 +41,11 @@ pub struct RdmaTransport {
     config: RdmaConfig,
     driver: Result<Arc<dyn NicDriver>, Refusal>,
     made: Mutex<Option<Made>>,
-    /// Why the heap was not registered or its queue pairs not made.
+    /// Why the heap was not registered or its queue pairs not created.
     failed: OnceLock<Refusal>,
 }
 
-/// What is made with the heap. Queue pairs end before their memory is freed, and that before its registration.
+/// Created with the heap. Queue pairs are closed before their memory is freed, and it is freed before its registration.
 #[derive(Debug)]
 struct Made {
     channels: HashMap<GlobalRank, Vec<Channel>>,
@@ -65,7 +65,7 @@ impl LocalMemory for LocalRange {}
 
 impl RdmaTransport {
     /// The transport of the rank that `local` describes, on its `device`, in a world of `ranks` ranks, by the NIC that `driver` opened;
-    /// or one that reaches nobody, and says why it was not opened. Makes no queue pair yet.
+    /// or one that reaches no peer and reports why the NIC was not opened. Creates no queue pair yet.
     pub fn new(
         device: Device,
         local: PeerInfo,
@@ -86,7 +86,7 @@ impl RdmaTransport {
         }
     }
 
-    /// Whose entries kernels write, and which atomic operations there are: what units are compiled for. `None` without a NIC.
+    /// The provider whose entries kernels write, and its atomic operations: what units are compiled for. `None` without a NIC.
     pub fn format(&self) -> Option<(Provider, Atomics)> {
         let driver = self.driver.as_ref().ok()?;
         Some((driver.provider(), driver.limits().atomics))
@@ -103,7 +103,7 @@ impl RdmaTransport {
     }
 
     /// The queue pairs by which kernels of this rank reach a peer that is open, for a group in which it has the rank `group_rank`; as many
-    /// entries that name a mapping for who has none.
+    /// entries that name a mapping for a peer without queue pairs.
     pub fn queues(&self, peer: GlobalRank, group_rank: u32) -> Vec<RdmaQueue> {
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         match made.as_ref().and_then(|made| made.channels.get(&peer)) {
@@ -126,22 +126,22 @@ impl RdmaTransport {
         let none = |reasons: String| NicError::NoNic { reasons };
         let driver = self.driver.as_ref().map_err(|refusal| none(refusal.to_string()))?;
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = made.as_ref().ok_or_else(|| none("its queue pairs have ended".to_owned()))?;
+        let made = made.as_ref().ok_or_else(|| none("its queue pairs were closed".to_owned()))?;
         Ok(LocalRange { _entry: made.ranges.add(driver.as_ref(), region)? })
     }
 
     /// The queue pairs to a peer.
     fn channels_to<'a>(&self, made: Option<&'a mut Made>, peer: GlobalRank) -> Result<&'a mut [Channel]> {
         let kind = TransportKind::Rdma;
-        let cause = "this rank has no queue pairs: they were not made, or have ended".to_owned();
+        let cause = "this rank has no queue pairs: they were not created, or were closed".to_owned();
         let none = || self.failed.get().cloned().unwrap_or(Refusal::Failed { cause });
         let made = made.ok_or_else(|| Error::Refused { peer, kind, refusal: none() })?;
-        let problem = "it is of a rank that there is not";
+        let problem = "it names a rank that does not exist";
         let channels = made.channels.get_mut(&peer).ok_or(Error::Offer { peer, kind, problem })?;
         Ok(channels)
     }
 
-    /// Registers the heap and makes the queue pairs.
+    /// Registers the heap and creates the queue pairs.
     fn make(&self, driver: &dyn NicDriver, heap: Region) -> Result<Made, NicError> {
         let ranges = Ranges::new(&self.device)?;
         let entry = ranges.add(driver, heap)?;
@@ -162,7 +162,7 @@ impl RdmaTransport {
 }
 
 fn check(driver: &dyn NicDriver, config: &RdmaConfig) -> Result<(), NicError> {
-    let limits = driver.limits();
+    let of_driver = driver.limits();
     let refuse = |what, given: u64, allowed: &str| {
         Err(NicError::Limit { what, given, allowed: allowed.to_owned(), nic: driver.describe() })
     };
@@ -171,28 +171,28 @@ fn check(driver: &dyn NicDriver, config: &RdmaConfig) -> Result<(), NicError> {
         Provider::Bnxt => RdmaConfig::MOST_ENTRIES_OF_BNXT,
         Provider::Mlx5 | Provider::Ionic | Provider::Posted => RdmaConfig::MOST_ENTRIES,
     };
-    if config.queues == 0 {
-        return refuse("queue pairs to each peer", 0, "at least 1");
+    if !limits::QUEUES.allows(config.queues.into()) {
+        return refuse("queue pairs to each peer", config.queues.into(), &limits::QUEUES.to_string());
     }
     if !config.entries.is_power_of_two() || !(least..=most).contains(&config.entries) {
         let allowed = format!("a power of two from {least} to {most}");
         return refuse("entries of a send queue", config.entries.into(), &allowed);
     }
-    if limits.inline_bytes < 8 {
-        return refuse("bytes that an entry carries itself", limits.inline_bytes.into(), "at least 8");
+    if of_driver.inline_bytes < 8 {
+        return refuse("bytes that an entry carries itself", of_driver.inline_bytes.into(), "at least 8");
     }
     if driver.read_order() == ReadOrder::Dumped && driver.provider() != Provider::Mlx5 {
         let what = "providers whose entries have no DUMP, where completions need one";
         return refuse(what, driver.provider().number().into(), "mlx5");
     }
-    if limits.most_message_bytes == 0 {
+    if of_driver.most_message_bytes == 0 {
         return refuse("bytes of a message", 0, "at least 1");
     }
     Ok(())
 }
 
-/// Whether kernels take a value from the memory that the NIC wrote for an operation: of atomic operations all but additions, as those
-/// that a NIC does not have are made of compare-and-swap.
+/// Whether kernels read a value that the NIC wrote for an operation: of atomic operations all but additions, as operations
+/// that a NIC lacks are emulated by compare-and-swap.
 const fn brings_values(operation: Operation) -> bool {
     use Operation as O;
     match operation {
@@ -220,7 +220,21 @@ impl Transport for RdmaTransport {
             O::Put | O::Get | O::PutSignal | O::Quiet => scope != Scope::Stream,
             O::TeamSync => scope == Scope::Block,
             O::TeamBarrier => matches!(scope, Scope::Block | Scope::Stream),
-            _ => scope == Scope::Thread,
+            O::PutValue
+            | O::GetValue
+            | O::SignalTest
+            | O::Fence
+            | O::AtomicAdd
+            | O::AtomicAnd
+            | O::AtomicOr
+            | O::AtomicXor
+            | O::AtomicFetchAdd
+            | O::AtomicFetchAnd
+            | O::AtomicFetchOr
+            | O::AtomicFetchXor
+            | O::AtomicSwap
+            | O::AtomicCompareSwap => scope == Scope::Thread,
+            _ => false,
         };
         if brings_values(operation) && driver.read_order() == ReadOrder::Unordered {
             return Support::Unsupported;
@@ -259,7 +273,7 @@ impl Transport for RdmaTransport {
             source,
         };
         let driver = self.driver.as_ref().map_err(|refusal| failed(Box::new(refusal.clone())))?;
-        // Not tried once more with what is no heap.
+        // Not tried again: a later region is not the heap.
         if let Some(refusal) = self.failed.get() {
             return Err(failed(Box::new(refusal.clone())));
         }
@@ -275,7 +289,7 @@ impl Transport for RdmaTransport {
         if made.is_none() {
             let first = self.make(driver.as_ref(), region).map_err(|error| {
                 let cause = anabranch_hip::with_causes(&error);
-                let cause = format!("this rank's own queue pairs were not made: {cause}");
+                let cause = format!("this rank's own queue pairs were not created: {cause}");
                 let _ = self.failed.set(Refusal::Failed { cause });
                 failed(Box::new(error))
             })?;

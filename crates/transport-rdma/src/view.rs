@@ -27,7 +27,7 @@ device_struct! {
         pub completions: DevicePointer<u64>,
         /// mlx5: the doorbell record.
         pub doorbell_record: DevicePointer<u32>,
-        /// What tells the NIC to look.
+        /// The doorbell.
         pub doorbell: DevicePointer<u64>,
         /// `bnxt_re`: message sequence numbers.
         pub sequence_table: DevicePointer<u64>,
@@ -79,7 +79,7 @@ device_struct! {
 
 impl RdmaQueue {
     /// Bytes of [`Self::results`] of a ring with `entries`: for each entry a value and the position that waits for it, and one more
-    /// place for values that nobody wants.
+    /// place for unused values.
     pub const fn results_bytes(entries: u32) -> u64 {
         (entries as u64 + 1) * 16
     }

@@ -203,7 +203,7 @@ fn a_nic_in_software_is_used_only_when_it_is_named() {
 }
 
 #[test]
-fn a_machine_without_nics_says_so() {
+fn a_machine_without_nics_is_reported() {
     let tree = Tree::of("none");
     let one = assign(&[tree.place("0000:00:08.0")], &tree.machine(), &filter(&[])).remove(0);
     assert_eq!((one.chosen, one.reason.as_str()), (None, "this machine shows no NIC"));
@@ -297,7 +297,7 @@ fn addresses_on_the_bus_are_read_and_written_alike() {
 }
 
 #[test]
-fn every_library_that_is_looked_for_is_there_or_says_why_not() {
+fn every_library_is_found_or_reported_with_a_reason() {
     let found = nics::find_libraries();
     assert_eq!(found.len(), 4);
     for status in found {

@@ -1,8 +1,8 @@
 //! AMD's copy engines: queues in their own hardware, from the tree that the kernel shows to addresses that a GPU can use.
 //!
-//! [`Topology`] reads what the kernel driver (KFD) says of the GPUs of a machine, [`choose`] says which engine serves which
+//! [`Topology`] reads what the kernel driver (KFD) reports about the GPUs of a machine, [`choose`] says which engine serves which
 //! peer, a [`Driver`] makes queues on engines, and [`AmdEngines`] puts the three together: one value per GPU and world, whose
-//! [`AmdQueue`]s give back what they hold when they are dropped. [`AmdEngine`] is such a queue behind the crate's own
+//! [`AmdQueue`]s free what they hold when they are dropped. [`AmdEngine`] is such a queue with the crate's own
 //! [`QueueEngine`](crate::QueueEngine).
 //!
 //! There are two ways to make a queue, tried in this order by [`open_driver`]. Both use the runtime that this process has
@@ -10,7 +10,7 @@
 //! the GPUs (ROCT-Thunk-Interface issue 77).
 //!
 //! * The runtime's own `hsa_amd_queue_create`, for engine type SDMA. Signatures and layouts are those of `hsa_ext_amd.h`
-//!   of ROCm/rocm-systems, interface 1.34. At least 1.31 is needed: from there on the runtime tells where the read and the
+//!   of ROCm/rocm-systems, interface 1.34. At least 1.31 is needed: from there on the runtime reports where the read and the
 //!   write pointer are, and its rings are uncached (pull request 9900). The runtime of ROCm 10.0.0 is reported to export it, that of
 //!   7.2.4 not to.
 //! * The thunk's functions `hsaKmt*` ([`Thunk`]), as in `hsakmt.h`. AMD's own builds of the runtime hide them (`hsacore.so.def`

@@ -12,7 +12,7 @@ pub struct Piece {
 }
 
 /// The copies of `bytes` bytes, in order: all as long as the generation allows, a multiple of 32, but the last. None for no bytes.
-/// A signal stands behind the last.
+/// A signal follows the last.
 pub fn cut(bytes: u64, generation: &Generation) -> impl ExactSizeIterator<Item = Piece> + use<> {
     let most = u64::from(generation.most_copy_bytes);
     let pieces = bytes.div_ceil(most) as usize;

@@ -1,6 +1,6 @@
 //! The words of a ring, read as an engine reads them. Shares nothing with the encoder but what it gives: [`Packet`]; the bits are
 //! written out here once more, after the driver's headers. Stricter than hardware, which takes wrong packets for others: whatever
-//! is not said in a known way is refused with the place where it stands.
+//! is not in a known form is refused with its position.
 
 use crate::generation::Generation;
 use crate::packet::{Compare, Packet};
@@ -62,7 +62,7 @@ pub enum Wrong {
         most: u64,
     },
     /// A length that is not whole words.
-    #[error("a fill of {bytes} bytes is not one of words")]
+    #[error("a fill of {bytes} bytes is not a multiple of a word")]
     NotWords {
         /// Bytes.
         bytes: u64,

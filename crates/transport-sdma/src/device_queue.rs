@@ -24,11 +24,11 @@ device_struct! {
         pub reserved: DevicePointer<u64>,
         /// The position up to which packets have been made known.
         pub committed: DevicePointer<u64>,
-        /// The unit, in its low 32 bits, up to which packets are done, as far as operations told.
+        /// The unit, in its low 32 bits, up to which packets are done, as far as operations reported.
         pub done: DevicePointer<u64>,
         /// Where the engine finds the write pointer.
         pub write_pointer: DevicePointer<u64>,
-        /// What tells the engine to look.
+        /// The doorbell.
         pub doorbell: DevicePointer<u64>,
         /// The position up to which the engine has read.
         pub read_pointer: DevicePointer<u64>,
@@ -52,7 +52,7 @@ pub const ROUTE_QUEUE: u32 = 1;
 /// [`SdmaQueue::route`]: by engines that the host alone drives; kernels refuse to copy.
 pub const ROUTE_HOST: u32 = 2;
 
-/// Where an engine looks, and what it tells. Addresses are those of kernels of the engine's device.
+/// The words that an engine reads and writes. Addresses are valid for kernels of the engine's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineWords {
     /// The ring's first byte.
@@ -91,7 +91,7 @@ pub enum DeviceQueueError {
     #[error(transparent)]
     Ring(#[from] Error),
     /// The machine does not give an engine.
-    #[error("there is no queue on one of the GPU's copy engines")]
+    #[error("a copy engine of the GPU has no queue")]
     Engine(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The runtime refused memory for it.
     #[error("the memory of a queue of copy engines")]
@@ -138,7 +138,7 @@ pub struct DeviceQueue {
 
 impl DeviceQueue {
     /// The least ring, bytes: half of it holds a copy, a signal and a fence.
-    pub const LEAST_RING: u64 = 256;
+    pub const LEAST_RING: u64 = anabranch_transport::limits::RING_BYTES.least;
 
     /// A queue in front of an engine, tried out: the host puts a copy and a fence in, and waits until both are done, no longer
     /// than `patience`.
@@ -204,7 +204,7 @@ fn encoded(packet: &Packet, generation: &Generation) -> Result<Vec<u32>, Error> 
     Ok(words)
 }
 
-/// Copies 8 bytes and waits for the fence behind them; the position behind it.
+/// Copies 8 bytes and waits for the fence after them; the position after it.
 fn probe(
     engine: &dyn QueueEngine,
     generation: &Generation,

@@ -156,7 +156,7 @@ impl Engine {
     }
 
     /// Does a little. `write` is the write pointer, as the doorbell said it last; `word` loads a word of the ring by its place in bytes.
-    /// With `copy_first` a copy that is under way moves on, else the packet behind it goes first where it may.
+    /// With `copy_first` a copy in flight continues, else the packet after it goes first where it may.
     ///
     /// # Errors
     /// Why it stopped, now or earlier.

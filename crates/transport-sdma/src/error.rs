@@ -1,11 +1,11 @@
-//! What cannot be said to an engine, as values.
+//! Packets that an engine does not take, as error values.
 
 /// A packet that an engine does not take, or a ring that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A packet about no bytes: the count field holds bytes - 1, and what it would say is the most it can.
-    #[error("{packet} of no bytes: its count would say {most}")]
+    #[error("{packet} of 0 bytes: its count would read {most}")]
     Empty {
         /// The packet.
         packet: &'static str,

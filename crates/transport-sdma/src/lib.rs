@@ -12,7 +12,7 @@
 //!
 //! [`SoftwareQueue`] is a ring with such an engine running under the host runtime, and `maker` chooses what a device has. [`DeviceQueue`] is
 //! a queue whose producers are kernels (`sdma/queue.h`), and [`SdmaTransport`] reaches peers by such queues, or
-//! by streams where a runtime gives its engines to nobody. [`amd`] makes queues on AMD's engines; it has not run on hardware.
+//! by streams where a runtime does not expose its engines. [`amd`] makes queues on AMD's engines; it has not run on hardware.
 #![deny(unsafe_code)]
 
 pub mod amd;

@@ -38,12 +38,6 @@ impl Maker {
     pub(crate) fn new(device: &Device, config: &SdmaConfig) -> Result<Self, Refusal> {
         let failed = |cause: String| Refusal::Failed { cause };
         let ring = Ring::new(config.ring_bytes).map_err(|error| failed(error.to_string()))?;
-        if config.ring_bytes < SdmaConfig::LEAST_RING {
-            let (given, least) = (config.ring_bytes, SdmaConfig::LEAST_RING);
-            return Err(failed(format!(
-                "a ring of {given} bytes: at least {least}, half of which hold a copy with its signal"
-            )));
-        }
         let (target, engines) = if device.runtime().kind() == RuntimeKind::Amd {
             let engines = amd(device, config).map_err(|error| Refusal::from_error(&error))?;
             let target = device.arch();
@@ -109,7 +103,7 @@ fn amd(device: &Device, config: &SdmaConfig) -> Result<AmdEngines, AmdError> {
     AmdEngines::new(&address(&pci)?, Arc::new(topology), driver, config.ring_bytes)
 }
 
-/// A GPU by what HIP says of its place.
+/// A GPU by what HIP reports about its place.
 fn address(pci: &str) -> Result<GpuAddress, AmdError> {
     Ok(GpuAddress::from(pci.parse::<PciAddress>()?))
 }

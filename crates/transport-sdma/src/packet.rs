@@ -53,7 +53,7 @@ impl Compare {
     }
 }
 
-/// What an engine is told. Addresses are those of the GPU that owns the engine. Packets of one ring are done in order, but a write
+/// An engine's packets. Addresses are those of the GPU that owns the engine. Packets of one ring are done in order, but a write
 /// may overlap the copy before it: a fence or an atomic says that copies are done, a write does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -192,7 +192,7 @@ impl Packet {
         self.format().words + carried
     }
 
-    /// Puts the packet's words behind those in `out`, which stays as it was on an error.
+    /// Appends the packet's words to `out`, which is unchanged on an error.
     ///
     /// # Errors
     /// [`Error::Empty`], [`Error::TooLong`], [`Error::Misaligned`], [`Error::Field`], [`Error::Absent`].

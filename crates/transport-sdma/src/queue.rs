@@ -1,18 +1,18 @@
 //! The producers' side of a ring, for any number of host threads.
 //!
 //! A producer takes room, fills it, and makes it known in the order in which room was taken. What it takes at once is one
-//! operation, copies and their signal together: nobody else's packets stand between.
+//! operation, copies and their signal together: no other operation's packets lie between.
 //!
 //! 1. It takes room by moving `reserved` on, only when the engine has read far enough: what is taken is never given back.
-//! 2. It writes what fills the ring's end, its packets, and what fills its last unit. Nobody else writes there: `reserved` gave
+//! 2. It writes what fills the ring's end, its packets, and what fills its last unit. No other producer writes there: `reserved` gave
 //!    each position to one producer, and the engine has left it, since the read pointer, loaded with acquire, is behind.
 //! 3. It waits until `committed` is where its operation starts: everything before is written and known.
 //! 4. It publishes (write pointer, then doorbell), and moves `committed` on, with release. Doorbells are therefore rung in
-//!    ascending order, and behind the acquire of step 3 the words of all producers before are there too.
+//!    ascending order, and after the acquire of step 3 the words of all producers before are there too.
 //!
-//! A producer that waits in vain in step 1 has taken nothing, and the queue goes on. One that waits in vain in step 3 has taken
-//! room that it will not publish: from then on the queue has failed, for everybody, and the engine never sees that operation
-//! nor any behind it.
+//! A producer whose wait expires in step 1 has taken nothing, and the queue continues. One whose wait expires in step 3 has taken
+//! room that it will not publish: from then on the queue has failed, for all producers, and the engine never sees that operation
+//! nor any later one.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub trait Port: Send + Sync {
     /// Stores words at a place of the ring, in bytes from its start. They end at the ring's end at the latest.
     fn write(&self, place: u64, words: &[u32]);
 
-    /// Tells the engine that it may read up to this position: the write pointer, then the doorbell, behind all words that this
+    /// Lets the engine read up to this position: the write pointer, then the doorbell, after all words that this
     /// thread wrote or has seen to be written.
     fn publish(&self, end: u64);
 }
@@ -73,7 +73,7 @@ pub enum QueueError {
     },
     /// Another producer took room before this one and did not make its packets known.
     #[error(
-        "the queue has failed: packets at {committed} were not made known, which those at {start} wait for"
+        "the queue has failed: packets at {committed} were not submitted, and packets at {start} wait for them"
     )]
     Stuck {
         /// Up to where packets are known.
@@ -82,7 +82,7 @@ pub enum QueueError {
         start: u64,
     },
     /// A producer gave up earlier, and the queue with it.
-    #[error("the queue has failed: a producer gave up in it")]
+    #[error("the queue has failed: a producer gave up")]
     Failed,
 }
 
@@ -93,7 +93,7 @@ pub struct Queue<P> {
     port: P,
     reserved: AtomicU64,
     committed: AtomicU64,
-    /// A read pointer that somebody has seen.
+    /// A read pointer that was observed.
     read: AtomicU64,
     failed: AtomicBool,
 }

@@ -37,7 +37,7 @@ impl Ring {
     /// The least bytes of a ring.
     pub const LEAST: u64 = 2 * UNIT;
 
-    /// A ring of so many bytes.
+    /// A ring of the given number of bytes.
     ///
     /// # Errors
     /// [`Error::Ring`].
@@ -80,8 +80,8 @@ impl Ring {
         Ok(Placement { start, padding, end: start + padding + bytes })
     }
 
-    /// Whether an operation has room when the engine has read up to `read`. One that would begin behind that has been overtaken, and
-    /// whoever takes its room finds it taken.
+    /// Whether an operation has room when the engine has read up to `read`. One that would begin before that has been overtaken, and
+    /// a producer that takes its range finds it taken.
     pub const fn has_room(&self, placement: &Placement, read: u64) -> bool {
         placement.end.saturating_sub(read) <= self.bytes - UNIT
     }

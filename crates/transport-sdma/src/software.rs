@@ -14,9 +14,9 @@ use crate::ring::Ring;
 /// What an engine in software does wrong, for tests: as hardware and drivers have been seen to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineFaults {
-    /// The doorbell that it does not hear, counted from 1, the probe's included: it looks again at the next.
+    /// The doorbell that it misses, counted from 1, the probe's included: it looks again at the next.
     pub lost_doorbell: Option<u64>,
-    /// After so many packets, the probe's included, it does nothing more and says nothing.
+    /// After this number of packets, the probe's included, it stops silently.
     pub stalls_after: Option<u64>,
 }
 
@@ -27,7 +27,7 @@ pub struct SoftwareConfig {
     pub stride: u64,
     /// Steps in a turn, at most.
     pub steps: u32,
-    /// Decides, at each step, whether a copy moves on or the packet behind it goes first, where it may.
+    /// Decides, at each step, whether a copy continues or the packet after it goes first, where it may.
     pub seed: u64,
     /// Of 256 looks, at how many it takes the write pointer from memory and not the doorbell's value: an engine does so when its
     /// queue is mapped again after others have had it, and where it is set to poll. Such a look finds packets whose doorbell has
@@ -175,7 +175,7 @@ struct Runner {
     shared: Arc<Shared>,
     config: SoftwareConfig,
     random: u64,
-    /// The doorbell's last value, how often it changed, and what the engine has heard of it.
+    /// The doorbell's last value, how often it changed, and what the engine has seen of it.
     rung: u64,
     doorbells: u64,
     heard: u64,
@@ -199,7 +199,7 @@ impl Runner {
             self.doorbells += 1;
             let looks = self.config.pointer_looks > 0;
             if self.config.faults.lost_doorbell != Some(self.doorbells) {
-                // The pointer may have told of more than a doorbell that comes behind it.
+                // The pointer may be ahead of a doorbell that arrives after it.
                 self.heard = if looks { rung.max(self.engine.read()) } else { rung };
             }
         }

@@ -8,7 +8,7 @@ use anabranch_hip::{Device, DeviceAddress, RuntimeKind};
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::{
     Audience, Error, Operation, Origin, PeerInfo, PeerMemory, Reach, Refusal, Region, Result, Scope, Support,
-    Transport, TransportKind,
+    Transport, TransportKind, limits,
 };
 use anabranch_transport_p2p::{FlatWindow, P2pTransport};
 
@@ -45,7 +45,7 @@ impl fmt::Debug for SdmaTransport {
 
 impl SdmaTransport {
     /// The transport of the rank that `local` describes, on its `device`; in the flat range that `window` is, where there is one.
-    /// Starts nothing: queues are made with the first memory of a peer that is opened.
+    /// Starts nothing: queues are created when the first memory of a peer is opened.
     pub fn new(device: Device, local: PeerInfo, window: Option<Arc<FlatWindow>>, config: SdmaConfig) -> Self {
         let driving = driving(&device, &config);
         let mapping = match window {
@@ -68,7 +68,7 @@ impl SdmaTransport {
     }
 
     /// The queues by which kernels of this rank reach a peer whose memory is open, for a group in which it has the rank
-    /// `group_rank`. Where the host drives the engines, as many entries that say so.
+    /// `group_rank`. Where the host drives the engines, the same number of entries that say so.
     pub fn queues(&self, peer: GlobalRank, group_rank: u32) -> Vec<SdmaQueue> {
         let known = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(queues) = known.get(&peer).and_then(Weak::upgrade) {
@@ -112,12 +112,14 @@ impl SdmaTransport {
 
 /// What a device has for copies.
 fn driving(device: &Device, config: &SdmaConfig) -> Result<Driving, Refusal> {
-    if config.queues == 0 || !config.most_copy_bytes.is_multiple_of(32) || config.most_copy_bytes == 0 {
-        let cause = format!(
-            "{} queues a peer with copies of {} bytes: at least one queue, and a multiple of 32 bytes",
-            config.queues, config.most_copy_bytes
-        );
-        return Err(Refusal::Failed { cause });
+    for (what, given, limits) in [
+        ("queues to each peer", config.queues.into(), limits::QUEUES),
+        ("bytes of a ring", config.ring_bytes, limits::RING_BYTES),
+        ("bytes of a copy", config.most_copy_bytes.into(), limits::COPY_BYTES),
+    ] {
+        if !limits.allows(given) {
+            return Err(Refusal::Failed { cause: format!("{what}: {given} given, {limits} allowed") });
+        }
     }
     match device.runtime().kind() {
         RuntimeKind::Nvidia => Ok(Driving::Streams),

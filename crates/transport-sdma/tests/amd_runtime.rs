@@ -321,7 +321,7 @@ fn submissions(fake: &Fake, engines: &AmdEngines) {
     let at = engine.words();
     let ring = engine.ring();
     let queue = Queue::new(ring, engine.port());
-    // SAFETY: words of the fake's queue, which is there as long as `queue` is; nobody else uses them now.
+    // SAFETY: words of the fake's queue, which is there as long as `queue` is; nothing else uses them now.
     let load = |address: u64| unsafe { (address as *const u64).read_volatile() };
     // SAFETY: as above.
     let store = |address: u64, value: u64| unsafe { (address as *mut u64).write_volatile(value) };

@@ -107,7 +107,7 @@ fn a_write_may_pass_a_copy_and_a_fence_may_not() {
 }
 
 #[test]
-fn every_packet_does_what_it_says() {
+fn every_packet_has_its_effect() {
     let packets = [
         Packet::Nop { skip: 0 },
         Packet::FlushHost,

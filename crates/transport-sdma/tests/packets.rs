@@ -60,7 +60,7 @@ fn words_by_hand() {
 }
 
 #[test]
-fn the_device_header_says_what_the_table_says() {
+fn the_device_header_agrees_with_the_table() {
     expect_file!["../device/sdma/packets.h"].assert_eq(&header::render().unwrap());
 }
 
@@ -193,7 +193,7 @@ fn what_engines_would_take_for_something_else_is_refused() {
         error
     };
     let copy = |bytes| Packet::Copy { source: 0, destination: 0, bytes };
-    assert_eq!(refused(copy(0)).to_string(), "copy of no bytes: its count would say 4194304");
+    assert_eq!(refused(copy(0)).to_string(), "copy of 0 bytes: its count would read 4194304");
     let error = refused(copy((4 << 20) - 31)).to_string();
     assert_eq!(error, "copy of 4194273 bytes: sdma 4.4.2 takes at most 4194272");
     let misaligned = |packet| matches!(refused(packet), Error::Misaligned { .. });

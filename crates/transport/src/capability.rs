@@ -124,11 +124,11 @@ impl Operation {
 pub enum Support {
     /// It works.
     Implemented,
-    /// It works for words of 64 bits; asking for narrower ones is an error when the plan is made.
+    /// It works for words of 64 bits; a plan with narrower ones is an error.
     Words64,
-    /// Of signals: those that set a word work; asking for one that adds is an error when the plan is made.
+    /// Signals that set a word work; a plan with signals that add is an error.
     SetOnly,
-    /// Asking for it is an error when the plan is made.
+    /// A plan that needs it is an error.
     Unsupported,
 }
 
@@ -145,7 +145,7 @@ impl Support {
     /// [`Self::require`] for words of `bytes` bytes.
     ///
     /// # Errors
-    /// Those of [`Self::require`].
+    /// The errors of [`Self::require`].
     pub fn require_words(
         self,
         operation: Operation,

@@ -9,6 +9,7 @@
 mod capability;
 mod error;
 mod kind;
+pub mod limits;
 mod pci;
 mod peer;
 mod route;

@@ -21,11 +21,11 @@ impl fmt::Display for HostIdentity {
 pub struct ProcessIdentity {
     /// The process number, for people.
     pub pid: u32,
-    /// Tells apart processes with equal numbers; equal in all threads of a process.
+    /// Distinguishes processes with equal numbers; equal in all threads of a process.
     pub nonce: u64,
 }
 
-/// What ranks tell each other about themselves before anything is mapped.
+/// What ranks exchange about themselves before memory is mapped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerInfo {
     /// The rank in the world.
@@ -39,7 +39,7 @@ pub struct PeerInfo {
     pub process: ProcessIdentity,
     /// The runtime's word: `amd`, `nvidia`, `host`.
     pub runtime: String,
-    /// Tells apart several instances of a runtime in one process; 0 where a process can only have one.
+    /// Distinguishes several instances of a runtime in one process; 0 where a process can only have one.
     pub instance: u64,
     /// HIP's index of its device in its process. Means something only to ranks of the same process.
     pub device: u32,

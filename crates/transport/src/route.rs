@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_route_says_what_was_not_taken() {
+    fn a_route_names_refused_transports() {
         let route = Route {
             peer: GlobalRank::new(3),
             kind: TransportKind::P2p,

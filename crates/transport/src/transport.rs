@@ -6,7 +6,7 @@ use anabranch_ranks::GlobalRank;
 
 use crate::{Operation, PeerInfo, Refusal, Scope, Support, TransportKind};
 
-/// A way of reaching peers' memory. Object safe; one instance serves one rank of one world. Whoever brings one of their own gives it to
+/// A way of reaching peers' memory. Object safe; one instance serves one rank of one world. A program with its own transport gives it to
 /// `World::join_with` of `anabranch-shmem`.
 pub trait Transport: fmt::Debug + Send + Sync {
     /// Which kind this is.

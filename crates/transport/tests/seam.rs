@@ -1,4 +1,4 @@
-//! The trait is object safe, can be brought by a third party, and its matrix has no holes.
+//! The trait is object safe, a third party can implement it, and its matrix is complete.
 
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::{
@@ -6,7 +6,7 @@ use anabranch_transport::{
     Result, Scope, Support, Transport, TransportKind, operation_table,
 };
 
-/// A transport that somebody else wrote: it reaches nobody.
+/// A third-party transport, which reaches no peer.
 #[derive(Debug)]
 struct Nowhere {
     closed: u32,

@@ -107,7 +107,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that no other crate may have as a normal dependency.
-const NOBODY_DEPENDS_ON: &[&str] = &["python", "repo", "softhca"];
+const WITHOUT_DEPENDENTS: &[&str] = &["python", "repo", "softhca"];
 
 type Edges = BTreeMap<String, BTreeSet<String>>;
 
@@ -150,7 +150,7 @@ fn violations(edges: &Edges) -> Vec<String> {
             continue;
         };
         for to in targets {
-            if !allowed.contains(&to.as_str()) || NOBODY_DEPENDS_ON.contains(&to.as_str()) {
+            if !allowed.contains(&to.as_str()) || WITHOUT_DEPENDENTS.contains(&to.as_str()) {
                 found.push(format!("{from} depends on {to}"));
             }
         }

@@ -1,4 +1,4 @@
-//! What is measured on somebody's machine stays there: the repository keeps sources, pages, settings and one data set.
+//! Local measurements stay out of the repository, which has sources, pages, settings and one data set.
 
 use crate::common::root;
 

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 
 /// Statics of the libraries that can change: file, name, and why it may be one.
 const KNOWN: [(&str, &str, &str); 12] = [
-    ("crates/ccl/src/run/communicator.rs", "SAID", "a log line is said once in a process"),
+    ("crates/ccl/src/run/communicator.rs", "WARNED", "a log line is said once in a process"),
     (
-        "crates/ccl/src/plan/tuning.rs",
+        "crates/ccl/src/planner/tuning.rs",
         "EMBEDDED",
         "tables of the crate, parsed when first asked for, and never changed",
     ),

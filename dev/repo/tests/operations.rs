@@ -1,5 +1,5 @@
-//! `docs/operations.md` against worlds: which operation there is at which scope over which transport is what worlds say, and every operation
-//! that there is over a transport has tests of it.
+//! `docs/operations.md` against worlds: its table of operations, scopes and transports is generated from `World::support`, and every
+//! operation of a transport has tests.
 
 use crate::common::root;
 
@@ -13,14 +13,14 @@ use anabranch::shmem::Error;
 use anabranch::transport::{Operation, Scope, Support, TransportKind};
 use anabranch::{Config, GlobalRank};
 
-const BEGIN: &str = "<!-- operations: generated from what worlds say -->\n";
+const BEGIN: &str = "<!-- operations: generated from World::support -->\n";
 const END: &str = "<!-- end of operations -->";
 
 fn page() -> PathBuf {
     root().join("docs/operations.md")
 }
 
-/// What a world of two ranks whose route is of this kind says of every operation and scope.
+/// `World::support` for every operation and scope, in a world of two ranks with a route of this kind.
 fn support(kind: TransportKind) -> BTreeMap<(Operation, Scope), Support> {
     let order = match kind {
         TransportKind::Sdma => "transport.order=sdma,p2p".to_owned(),
@@ -79,7 +79,7 @@ fn tested(page: &str) -> Vec<(Vec<String>, Vec<usize>)> {
     rows.map(row).collect()
 }
 
-/// Operations that a transport has and no test of the page holds, and those that are listed and nobody has.
+/// Operations that a transport has without a test on the page, and listed operations that no transport has.
 fn untested(page: &str, said: &[BTreeMap<(Operation, Scope), Support>]) -> Vec<String> {
     let rows = tested(page);
     let mut found = Vec::new();
@@ -104,9 +104,9 @@ fn untested(page: &str, said: &[BTreeMap<(Operation, Scope), Support>]) -> Vec<S
     found
 }
 
-/// `UPDATE=1 cargo test --test it -- operations::` writes the table.
+/// `UPDATE=1 cargo test -p anabranch-repo --test it -- operations::` writes the table.
 #[test]
-fn the_page_says_what_worlds_say_and_every_cell_has_a_test() {
+fn the_page_agrees_with_worlds_and_every_cell_has_a_test() {
     let said = TransportKind::ALL.map(support);
     let text = fs::read_to_string(page()).unwrap();
     let head = text.find(BEGIN).expect("the begin mark") + BEGIN.len();
@@ -117,7 +117,7 @@ fn the_page_says_what_worlds_say_and_every_cell_has_a_test() {
         let update = std::env::var_os("UPDATE").is_some();
         assert!(
             update,
-            "docs/operations.md is not what worlds say; run UPDATE=1 cargo test --test it -- operations::"
+            "docs/operations.md differs from the support that worlds report; run UPDATE=1 cargo test -p anabranch-repo --test it -- operations::"
         );
         fs::write(page(), format!("{}{wanted}{}", &text[..head], &text[tail..])).unwrap();
     }

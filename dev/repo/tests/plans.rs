@@ -1,5 +1,5 @@
 //! What is launched for a call does not change unnoticed: algorithms, blocks and threads of collectives, launches and memory of dispatch
-//! and combine, for devices like those that are out there, as `UPDATE_EXPECT=1 cargo test --test it -- plans::` writes them.
+//! and combine, for devices like those that are out there, as `UPDATE_EXPECT=1 cargo test -p anabranch-repo --test it -- plans::` writes them.
 
 use std::fmt::Write as _;
 
@@ -56,7 +56,7 @@ fn collectives(table: Option<&Table>) -> String {
         ("16 MiB", 16 << 20),
         ("256 MiB", 256 << 20),
     ];
-    let limits = Limits { channels: 128, packet_threads: 256, bulk_threads: 512, meeting_threads: 32 };
+    let limits = Limits { channels: 128, packet_threads: 256, bulk_threads: 512, barrier_threads: 32 };
     let mut text = String::from("| collective | memory | members |");
     for (size, _) in &SIZES {
         write!(text, " {size} |").unwrap();
@@ -88,7 +88,7 @@ fn plans_of_collectives() {
     let measured = Table::embedded("NVIDIA H200").unwrap();
     let text = format!(
         "# Plans of collectives\n\nAlgorithm, blocks x threads, of sums and moves of bf16 by the size of the message. Written by\n\
-         `UPDATE_EXPECT=1 cargo test --test it -- plans::`.\n\n## Where nothing was measured\n\n{}\n## By the table of the H200\n\n{}",
+         `UPDATE_EXPECT=1 cargo test -p anabranch-repo --test it -- plans::`.\n\n## Where nothing was measured\n\n{}\n## By the table of the H200\n\n{}",
         collectives(None),
         collectives(Some(&measured))
     );
@@ -148,7 +148,7 @@ fn exchanges(limits: &DeviceLimits) -> String {
 fn plans_of_dispatch_and_combine() {
     let text = format!(
         "# Plans of dispatch and combine\n\nBlocks x threads, parts of a run of tokens, segments of a row, bytes of local memory a block; hidden 7168,\n\
-         256 experts, top-8, bf16. Written by `UPDATE_EXPECT=1 cargo test --test it -- plans::`.\n\n## 132 multiprocessors, waves of 32\n\n{}\n\
+         256 experts, top-8, bf16. Written by `UPDATE_EXPECT=1 cargo test -p anabranch-repo --test it -- plans::`.\n\n## 132 multiprocessors, waves of 32\n\n{}\n\
          ## 304 compute units, waves of 64\n\n{}",
         exchanges(&LANES_OF_32),
         exchanges(&LANES_OF_64)

@@ -1,5 +1,6 @@
 //! The public interface: every public item of the crates that the root exports, and of other crates what those export again, as
-//! `UPDATE_EXPECT=1 cargo test --test it -- public::` writes it. What goes, comes or changes shows in `tests/public`, and belongs into CHANGELOG.md.
+//! `UPDATE_EXPECT=1 cargo test -p anabranch-repo --test it -- public::` writes it. Every addition, removal
+//! and change shows in `tests/public` and belongs in CHANGELOG.md.
 //!
 //! An item with `pub` can be named from outside its crate: the lint `unreachable_pub` refuses the others. So sources say it, in the form
 //! that `cargo fmt` gives them, and no compiler but the stable one is needed. What macros of a crate make stands there as their calls.

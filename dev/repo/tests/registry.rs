@@ -8,7 +8,8 @@ use std::path::PathBuf;
 
 use anabranch::rdma::{Atomics, Provider};
 
-/// Kernel sources of the library crates. Those of `bench` and `cli` are listed by `anabranch_bench::kernels` and `doctor`, and nobody needs those of the searches.
+/// Kernel sources of the library crates. `anabranch_bench::kernels` and `doctor` list the kernels of `bench` and `cli`; the kernels of the searches are not
+/// listed.
 fn sources() -> Vec<PathBuf> {
     let crates = root().join("crates");
     let folders = fs::read_dir(crates).into_iter().flatten().flatten().map(|entry| entry.path());

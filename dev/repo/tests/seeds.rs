@@ -155,7 +155,7 @@ fn rows_that_are_wrong_are_found() {
 }
 
 #[test]
-fn tests_are_told_from_other_functions() {
+fn tests_are_distinguished_from_other_functions() {
     let source = "#[test]\nfn plain() {}\n\n    #[test]\n    #[expect(\n        unused,\n        reason = \"said\"\n    )]\n    \
         fn with_attributes() {}\nfn helper() {}\n\nproptest! {\n    #[test]\n    fn drawn(value in any()) {}\n}\n";
     for name in ["plain", "with_attributes", "drawn"] {

@@ -142,12 +142,42 @@ fn every_crate_has_licence_lints_and_a_description() {
 }
 
 #[test]
-fn every_crate_says_what_it_is() {
+fn every_crate_has_documentation() {
     let mut roots = files(&["rs"]);
     roots.retain(|path| path.ends_with("src/lib.rs") || path.ends_with("src/main.rs"));
     assert!(roots.len() > 10, "{roots:?}");
     for path in roots {
         assert!(text(&path).starts_with("//! "), "{}: no crate documentation", shown(&path));
+    }
+}
+
+/// Paths of the repository between backticks, without the name of a test after `::` and the arguments of a command.
+fn repository_paths(page: &str) -> Vec<&str> {
+    const FOLDERS: [&str; 8] =
+        ["crates/", "src/", "dev/", "docs/", "scripts/", "config/", "examples/", ".ci/"];
+    let quoted = page.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+    let paths = quoted.filter(|text| FOLDERS.iter().any(|folder| text.starts_with(folder)));
+    let paths = paths.map(|text| text.split([' ', ':']).next().unwrap_or(text));
+    // `crates/X` stands for any crate; of a pattern, the folder is checked.
+    paths.filter(|path| !path.contains("/X/")).map(|path| path.split('*').next().unwrap_or(path)).collect()
+}
+
+#[test]
+fn paths_in_pages_exist() {
+    let is_missing = |path: &&str| !root().join(path).exists();
+    let page = "`src/lib.rs` `src/none.rs::name` src/none.rs\n`dev/repo/*.rs`, `scripts/none.sh ARGUMENT` `crates/X/src`";
+    let missing: Vec<_> = repository_paths(page).into_iter().filter(is_missing).collect();
+    assert_eq!(missing, ["src/none.rs", "scripts/none.sh"]);
+
+    let mut pages: Vec<_> =
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|page| root().join(page)).into();
+    pages.extend(fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path()));
+    pages.retain(|path| path.extension().is_some_and(|ending| ending == "md"));
+    assert!(pages.len() > 10, "{pages:?}");
+    for path in pages {
+        let page = text(&path);
+        let missing: Vec<_> = repository_paths(&page).into_iter().filter(is_missing).collect();
+        assert!(missing.is_empty(), "{} names {missing:?}", shown(&path));
     }
 }
 

@@ -50,7 +50,7 @@ impl Fault {
             )
             | Self::Cut { rank, .. }
             | Self::Slow { rank, .. } => vec![rank],
-            // Faults that later machines may have name nobody here.
+            // Faults that later machines may have name no rank here.
             Self::Machine(_) => Vec::new(),
         }
     }

@@ -31,9 +31,7 @@ pub enum FoundError {
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
     /// The same seed gave another run, which is a mistake of the scenario or the machine.
-    #[error(
-        "{case:?} under seed {seed} is not the same run twice: it failed with {first:?}, then with {second:?}"
-    )]
+    #[error("{case:?} with seed {seed} is not reproducible: it failed with {first:?}, then with {second:?}")]
     NotTheSame {
         /// What was run.
         case: Box<Case>,
@@ -126,7 +124,7 @@ mod tests {
     use crate::fake::{Fake, case};
 
     #[test]
-    fn a_run_that_is_another_the_second_time_is_said() {
+    fn a_run_that_differs_when_repeated_is_reported() {
         let mut calm = Fake::boxed(case(), |_, _, _| None);
         let refused = Found::again(calm.as_mut(), 7, None, "wrong").unwrap_err();
         let FoundError::NotTheSame { seed: 7, second: None, .. } = refused else { panic!("{refused}") };

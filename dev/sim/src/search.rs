@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_limit_is_said_and_what_began_is_judged() {
+    fn a_time_limit_is_reported_and_begun_runs_are_judged() {
         let slow = |_: &crate::Case, _: u64, _: Option<u64>| {
             anabranch_clock::sleep(Duration::from_millis(5));
             None
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_while_it_runs() {
+    fn progress_is_reported_while_it_runs() {
         let slow = |_: &crate::Case, _: u64, _: Option<u64>| {
             anabranch_clock::sleep(Duration::from_millis(25));
             None

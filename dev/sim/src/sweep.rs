@@ -1,4 +1,4 @@
-//! A world struck at every point in turn: where its ranks can die, where a call can fail, where a link can be cut.
+//! A world with a fault injected at every point in turn: where its ranks can die, where a call can fail, where a link can be cut.
 
 use core::num::NonZeroUsize;
 use core::ops::Range;
@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 use crate::scenarios::world::World;
 use crate::{Case, Fault, Found, Kind, ScenarioError};
 
-/// What strikes in turn.
+/// The faults injected in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Sweep {
@@ -34,7 +34,7 @@ pub enum Sweep {
 /// How a sweep is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SweepOptions {
-    /// What strikes.
+    /// The fault.
     pub sweep: Sweep,
     /// Every point under each of these.
     pub seeds: Range<u64>,
@@ -72,7 +72,7 @@ struct Ended {
     outcome: Result<&'static str, String>,
 }
 
-/// Runs a world struck at every point in turn, in as many runs as there are points.
+/// Runs a world with a fault at every point in turn, in as many runs as there are points.
 ///
 /// `tell` is called with the runs done and all, now and then, on any thread.
 ///
@@ -140,7 +140,7 @@ fn report(case: &Case, points: &[Point], ended: BTreeMap<usize, Ended>, wall: Du
     report
 }
 
-/// Every run of the sweep, in order. What can be struck under a seed, a run without the sweep's faults says.
+/// Every run of the sweep, in order. A run of the seed without the sweep's faults finds the points.
 fn points(world: &World, options: &SweepOptions) -> Result<Vec<Point>, ScenarioError> {
     let mut points = Vec::new();
     for (number, seed) in options.seeds.clone().enumerate() {
@@ -155,18 +155,18 @@ fn points(world: &World, options: &SweepOptions) -> Result<Vec<Point>, ScenarioE
             Sweep::FailCall => lives.calls,
             Sweep::Cut => lives.meetings,
         };
-        let strikes = (0..)
+        let faults = (0..)
             .zip(counts)
-            .flat_map(|(rank, count)| (0..count).flat_map(move |nth| strikes(options.sweep, rank, nth)));
+            .flat_map(|(rank, count)| (0..count).flat_map(move |nth| faults_at(options.sweep, rank, nth)));
         let stride = options.stride.get();
-        let chosen = strikes.skip(number % stride).step_by(stride);
+        let chosen = faults.skip(number % stride).step_by(stride);
         points.extend(chosen.map(|fault| Point { seed, fault: Some(fault) }));
     }
     Ok(points)
 }
 
 /// The faults of one point.
-fn strikes(sweep: Sweep, rank: u32, nth: u64) -> Vec<Fault> {
+fn faults_at(sweep: Sweep, rank: u32, nth: u64) -> Vec<Fault> {
     let codes = [HipError::OUT_OF_MEMORY, HipError::INVALID_HANDLE, HipError::LAUNCH_FAILURE];
     match sweep {
         Sweep::Seeds => Vec::new(),

@@ -78,7 +78,7 @@ fn a_mutant_shrinks_to_a_case_that_fails_again_event_by_event() {
     assert!(shrunk.complete, "{} runs", shrunk.runs);
     let found = &shrunk.found;
     assert_eq!(found.kind(), Kind::of(&problem));
-    // One rank has nobody to overtake it.
+    // One rank is not overtaken by any other.
     assert_eq!(found.case.ranks, 2);
     assert_eq!((found.case.tokens, found.case.blocks, found.case.waves), (1, 1, 1));
     assert!(found.most_switches.is_some() && found.events.len() < first.events.len());

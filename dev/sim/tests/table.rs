@@ -165,7 +165,7 @@ fn a_row_names_a_mutant_that_leaves_its_line_out_where_there_is_one() {
 }
 
 #[test]
-fn every_mutant_is_caught_and_holds_what_the_table_says() {
+fn every_mutant_is_caught_as_the_table_states() {
     let all: BTreeSet<&str> = mutants().iter().map(|mutant| mutant.name.as_str()).collect();
     let searched: BTreeSet<&str> = CAUGHT.iter().map(|caught| caught.name).collect();
     let tested = TESTED.iter().map(|(name, _)| *name);
@@ -260,7 +260,7 @@ fn every_embedded_unit_is_among_the_sources() {
 }
 
 #[test]
-fn protocols_run_the_kernels_that_the_table_says() {
+fn protocols_run_the_kernels_of_the_table() {
     let jit = common::jit();
     let mut options = RunOptions::default();
     options.keep_events = true;

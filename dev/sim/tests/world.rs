@@ -1,4 +1,4 @@
-//! A whole world of rank threads, struck at every point.
+//! A whole world of rank threads, with a fault at every point.
 
 use crate::common;
 
@@ -33,7 +33,7 @@ fn count(report: &SweepReport, words: &str) -> u64 {
 }
 
 const RIGHT: &str = "all right";
-const NAMED: &str = "the struck one";
+const NAMED: &str = "the faulty one";
 
 #[test]
 fn worlds_are_right_under_every_seed() {
@@ -111,9 +111,9 @@ fn a_lost_store_is_an_expired_wait_or_the_oracle_finds_it() {
     assert!(wrong > 20, "{wrong}");
 }
 
-/// Whoever is told loses its device before it releases what the lost store belongs to.
+/// An informed rank loses its device before it releases what the lost store belongs to.
 #[test]
-fn a_loss_that_is_told_never_shows_as_wrong_rows() {
+fn a_reported_loss_never_shows_as_wrong_rows() {
     for nth in 0..14 {
         let report = swept(&world(2, &[&format!("lose:0>1@{nth}:told")]), Sweep::Seeds, 0..6, 1);
         assert_eq!(count(&report, "the oracle says"), 0, "{report:?}");

@@ -13,7 +13,7 @@ fn driver(name: &str, controls: &Controls) -> Driver {
 #[repr(align(64))]
 struct Aligned([u8; 8192]);
 
-/// A CREATE_CQ and a CREATE_QP on registered memory that nobody writes.
+/// A CREATE_CQ and a CREATE_QP on registered memory that is not written.
 fn creations(driver: &mut Driver) -> (Vec<u8>, Vec<u8>) {
     let memory = Box::leak(Box::new(Aligned([0; 8192])));
     let umem = driver.add_umem(memory.0.as_ptr() as u64, 8192).into();
@@ -169,7 +169,7 @@ fn capabilities_lie_where_linux_has_them() {
 }
 
 #[test]
-fn a_query_says_state_and_first_error() {
+fn a_query_returns_state_and_first_error() {
     let mut driver = driver("query", &Controls::default());
     let (cq, qp) = creations(&mut driver);
     run(&mut driver, &cq).unwrap();

@@ -151,7 +151,7 @@ impl NicMemory for DeviceMemory {
         self.copy(address, bytes, |bounce, at, here| store(bounce, 0, &source[at..at + here]), true)
     }
 
-    /// Reads, then writes: nobody but this NIC may change the word meanwhile, as with NICs whose atomicity is their own
+    /// Reads, then writes: only this NIC may change the word meanwhile, as with NICs whose atomicity is their own
     /// (`IBV_ATOMIC_HCA`).
     fn atomic(&self, address: u64, operation: &AtomicOperation) -> Result<u64, NoMemory> {
         let bytes = operation.width().bytes() as usize;

@@ -54,7 +54,7 @@ struct Nic {
     register: Option<QueueMemory>,
 }
 
-/// What the NIC and whoever steps it share.
+/// What the NIC shares with the thread that steps it.
 pub(crate) struct Shared {
     machine: Mutex<Machine>,
     clock: Option<Arc<dyn Driver>>,

@@ -5,7 +5,7 @@
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Numbers of a seed and of whoever draws them.
+    /// Numbers of a seed and a user.
     pub(crate) fn new(seed: u64, who: u64) -> Self {
         // Neighbouring seeds begin far from each other (splitmix64's constant).
         Self((seed ^ who.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1)

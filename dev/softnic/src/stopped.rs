@@ -18,7 +18,7 @@ pub enum Stopped {
         wrong: Wrong,
     },
     /// What was stored at the doorbell, or in its record, is wrong in itself.
-    #[error("the doorbell behind position {position}: {wrong}")]
+    #[error("the doorbell after position {position}: {wrong}")]
     Doorbell {
         /// What had been rung before.
         position: u64,
@@ -26,7 +26,7 @@ pub enum Stopped {
         wrong: Wrong,
     },
     /// The doorbell was rung before its record was written.
-    #[error("the doorbell tells of entries up to position {rung}, and its record of those up to {recorded}")]
+    #[error("the doorbell announces entries up to position {rung}, its record entries up to {recorded}")]
     RecordBehind {
         /// Where the doorbell's entry ends.
         rung: u64,
@@ -35,7 +35,7 @@ pub enum Stopped {
     },
     /// The record tells of entries, and no doorbell came for them.
     #[error(
-        "the doorbell record tells of entries up to position {recorded}, and the last doorbell of those up to {rung}"
+        "the doorbell record announces entries up to position {recorded}, the last doorbell entries up to {rung}"
     )]
     RecordAhead {
         /// Where the last doorbell's entry ends.
@@ -44,7 +44,7 @@ pub enum Stopped {
         recorded: u64,
     },
     /// A doorbell for entries before those that were rung already.
-    #[error("the doorbell went back to index {index:#06x}, behind position {rung}")]
+    #[error("the doorbell went back to index {index:#06x}, after position {rung}")]
     Backwards {
         /// The entry's index.
         index: u16,
@@ -52,7 +52,9 @@ pub enum Stopped {
         rung: u64,
     },
     /// More entries than the ring has.
-    #[error("entries up to position {producer} in a ring of {entries}, of which those up to {told} are free")]
+    #[error(
+        "entries up to position {producer} in a ring of {entries}, of which entries up to {told} are free"
+    )]
     Overrun {
         /// The producer.
         producer: u64,
@@ -62,7 +64,7 @@ pub enum Stopped {
         entries: u32,
     },
     /// What was stored at the doorbell is not how the last entry begins.
-    #[error("the doorbell says {given:#018x}, and no entry that ends at position {end} begins so")]
+    #[error("the doorbell is {given:#018x}, which is not the start of the entry that ends at position {end}")]
     DoorbellValue {
         /// What was stored, as memory has it, the first byte highest.
         given: u64,
@@ -79,8 +81,8 @@ pub enum Stopped {
         /// The producer.
         producer: u64,
     },
-    /// The last entry of a doorbell asks for no completion: nobody would learn that its blocks are free.
-    #[error("the entry at position {position} is the last of a doorbell and asks for no completion")]
+    /// The last entry of a doorbell requests no completion, so its blocks would never be known to be free.
+    #[error("the entry at position {position} is the last of a doorbell and requests no completion")]
     NotCompleting {
         /// Its first block.
         position: u64,
@@ -92,7 +94,7 @@ pub enum Stopped {
         position: u64,
     },
     /// An atomic operation, of a NIC that has none.
-    #[error("the entry at position {position} asks for an atomic operation, and this NIC has none")]
+    #[error("the entry at position {position} requests an atomic operation, and this NIC has none")]
     NoAtomics {
         /// Its first block.
         position: u64,
@@ -112,7 +114,7 @@ pub enum Stopped {
         syndrome: Syndrome,
     },
     /// A request of the peer's was refused, which stops both ends.
-    #[error("a request of the peer's was refused: {syndrome}")]
+    #[error("a request of the peer was refused: {syndrome}")]
     OfPeer {
         /// How.
         syndrome: Syndrome,

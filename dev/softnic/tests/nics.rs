@@ -152,7 +152,7 @@ fn a_small_ring_goes_round_many_times() {
 }
 
 #[test]
-fn a_flag_behind_its_payload_is_never_seen_before_it() {
+fn a_flag_is_never_visible_before_its_payload() {
     for seed in 0..10 {
         let config = SoftNicConfig { adversary: Some(Adversary::new(seed)), ..small_frames() };
         let mut world = World::new(2, &Way::in_process(), 16, &config);
@@ -180,7 +180,7 @@ fn a_flag_behind_its_payload_is_never_seen_before_it() {
 fn what_is_not_registered_is_refused() {
     type Make = fn(&World) -> Box<dyn FnOnce(&encode::Control) -> Vec<u8>>;
     let cases: [(Make, Syndrome); 9] = [
-        // A local key of nobody, a remote key as a local one, a range beyond the end.
+        // An unknown local key, a remote key as a local one, a range beyond the end.
         (
             |world| {
                 let (to, (at, bytes, key)) = (world.ranks[1].remote(0), world.ranks[0].local(0, 8));
@@ -203,7 +203,7 @@ fn what_is_not_registered_is_refused() {
             },
             Syndrome::LocalProtection,
         ),
-        // The same at the peer: a key of nobody, a local key, a range beyond the end of which a part would fit.
+        // The same at the peer: an unknown key, a local key, a range beyond the end of which a part would fit.
         (
             |world| {
                 let ((at, key), from) = (world.ranks[1].remote(0), world.ranks[0].local(0, 8));
@@ -292,7 +292,7 @@ fn memory_that_is_gone_is_an_error_of_its_side() {
 }
 
 #[test]
-fn a_failure_is_told_behind_what_was_done_and_the_rest_is_flushed() {
+fn a_failure_is_reported_after_completed_requests_and_the_rest_is_flushed() {
     let config = small_frames();
     let mut world = World::new(2, &Way::in_process(), 16, &config);
     let (to, (at, key)) = (world.ranks[1].remote(0), world.ranks[1].remote(64));
@@ -312,7 +312,7 @@ fn a_failure_is_told_behind_what_was_done_and_the_rest_is_flushed() {
     }
     assert_eq!(world.ranks[1].load(0, 8), [1; 8]);
     // The peer's end has stopped too.
-    assert!(world.poster(1, 0).stopped().contains("of the peer's was refused: remote access error"));
+    assert!(world.poster(1, 0).stopped().contains("of the peer was refused: remote access error"));
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn a_receive_queue_that_is_empty_refuses() {
 }
 
 #[test]
-fn what_is_told_to_go_wrong_does() {
+fn injected_failures_happen() {
     for syndrome in [Syndrome::RetryExceeded, Syndrome::ReceiverNotReady, Syndrome::RemoteAccess] {
         for adversary in [None, Some(Adversary::new(9))] {
             let faults = NicFaults { fails: Some((3, syndrome)), ..NicFaults::default() };

@@ -15,13 +15,13 @@ const BYTES: usize = 300_000;
 
 /// What one process tells the other.
 #[derive(Debug)]
-struct Told {
+struct Handshake {
     heap: u64,
     key: u32,
     endpoint: Vec<u8>,
 }
 
-impl Told {
+impl Handshake {
     fn of(rank: &Rank, poster: &Poster) -> Self {
         let (heap, key) = rank.remote(0);
         Self { heap, key, endpoint: poster.queue.endpoint() }
@@ -33,8 +33,8 @@ impl Told {
     }
 
     fn parse(line: &str) -> Option<Self> {
-        let (_, told) = line.split_once(MARK)?;
-        let mut parts = told.trim().splitn(3, ' ');
+        let (_, sent) = line.split_once(MARK)?;
+        let mut parts = sent.trim().splitn(3, ' ');
         let heap = parts.next()?.parse().ok()?;
         let key = parts.next()?.parse().ok()?;
         Some(Self { heap, key, endpoint: parts.next()?.as_bytes().to_vec() })
@@ -59,14 +59,14 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The other process: writes a pattern, then a flag, to the first; counts on its word; then waits until it is told to end.
+/// The other process: writes a pattern, then a flag, to the first; counts on its word; then waits until it is asked to end.
 #[test]
 #[ignore = "the other process of the test below"]
 fn other_process() {
-    let Some(theirs) = std::env::args().find_map(|argument| Told::parse(&argument)) else { return };
+    let Some(theirs) = std::env::args().find_map(|argument| Handshake::parse(&argument)) else { return };
     let (rank, _way) = rank();
     let mut poster = Poster::new(rank.queue(0, 0, 16), &rank);
-    println!("\n{}", Told::of(&rank, &poster).line());
+    println!("\n{}", Handshake::of(&rank, &poster).line());
     poster.queue.connect(GlobalRank::new(0), &theirs.endpoint).unwrap();
     rank.store(0, &pattern(5, BYTES));
     let (source, old) = (rank.local(0, BYTES as u32), rank.local(400_000, 8));
@@ -99,13 +99,13 @@ fn processes_reach_each_other_and_notice_a_death() {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--nocapture", "--exact", "processes::other_process"])
         // The harness takes it for one more name of a test.
-        .arg(Told::of(&rank, &poster).line())
+        .arg(Handshake::of(&rank, &poster).line())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut child = Ends(child);
     let output = BufReader::new(child.0.stdout.take().unwrap());
-    let theirs = output.lines().map_while(Result::ok).find_map(|line| Told::parse(&line)).unwrap();
+    let theirs = output.lines().map_while(Result::ok).find_map(|line| Handshake::parse(&line)).unwrap();
     // The other end is connected already, and may have sent.
     poster.queue.connect(GlobalRank::new(1), &theirs.endpoint).unwrap();
     wait_for("the other's flag", || rank.load_64(600_000) == 1);

@@ -165,7 +165,7 @@ fn addresses_that_lead_nowhere() {
     for place in ["tcp:nowhere", "unix-abstract:name", "ipx:1", "tcp"] {
         assert!(port.open(number, &format!("{token}/{place}")).is_err(), "{place:?}");
     }
-    // Nobody listens there any more: noticed at once, or at a look.
+    // No socket listens there any more: noticed at once, or at a poll.
     let gone = StreamPort::open(&LOOPBACK).unwrap();
     let (peer, address) = (gone.number(), gone.address());
     drop(gone);

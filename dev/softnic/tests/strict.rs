@@ -89,7 +89,7 @@ fn first_bytes(world: &mut World, position: u64) -> [u8; 8] {
 
 #[test]
 fn doorbells() {
-    caught("no doorbell record", 3, &["and its record of those up to 3"], |world| {
+    caught("no doorbell record", 3, &["its record entries up to 3"], |world| {
         put(world, 1);
         let value = first_bytes(world, 3);
         world.poster(0, 1).doorbell(value);
@@ -105,7 +105,7 @@ fn doorbells() {
         SHORT,
         "the first entry's value at the doorbell",
         0,
-        &["the last doorbell of those up to 1"],
+        &["the last doorbell entries up to 1"],
         |world| {
             put(world, 2);
             let value = first_bytes(world, 0);
@@ -114,15 +114,20 @@ fn doorbells() {
             poster.doorbell(value);
         },
     );
-    caught("a doorbell for no entry's beginning", 2, &["no entry that ends at", "cannot be"], |world| {
-        put(world, 1);
-        let mut value = first_bytes(world, 2);
-        value[3] = 0x09;
-        let poster = world.poster(0, 1);
-        poster.record(&(poster.posted as u32).to_be_bytes());
-        poster.doorbell(value);
-    });
-    caught_within(SHORT, "no doorbell", 0, &["the last doorbell of those up to 0"], |world| {
+    caught(
+        "a doorbell for no entry's beginning",
+        2,
+        &["not the start of the entry that ends at", "cannot be"],
+        |world| {
+            put(world, 1);
+            let mut value = first_bytes(world, 2);
+            value[3] = 0x09;
+            let poster = world.poster(0, 1);
+            poster.record(&(poster.posted as u32).to_be_bytes());
+            poster.doorbell(value);
+        },
+    );
+    caught_within(SHORT, "no doorbell", 0, &["the last doorbell entries up to 0"], |world| {
         put(world, 1);
         let poster = world.poster(0, 1);
         poster.record(&(poster.posted as u32).to_be_bytes());
@@ -212,7 +217,7 @@ fn a_doorbell_before_the_connection() {
 
 #[test]
 fn entries() {
-    caught("the flag of completion on the wrong entry", 2, &["asks for no completion"], |world| {
+    caught("the flag of completion on the wrong entry", 2, &["requests no completion"], |world| {
         let make = right(world);
         let poster = world.poster(0, 1);
         for completes in [true, false] {
@@ -239,10 +244,10 @@ fn entries() {
     caught("no inline bit", 2, &["local protection error"], |world| {
         changed(world, |entry| entry[32] &= 0x7f);
     });
-    caught("a fence that is none", 2, &["fm 2 means nothing"], |world| {
+    caught("a fence that is none", 2, &["fm 2 is undefined"], |world| {
         changed(world, |entry| entry[11] |= 2 << 5);
     });
-    caught("a completion mode that is none", 2, &["ce 3 means nothing"], |world| {
+    caught("a completion mode that is none", 2, &["ce 3 is undefined"], |world| {
         changed(world, |entry| entry[11] |= 3 << 2);
     });
     caught("another queue pair's number", 2, &["qpn"], |world| changed(world, |entry| entry[6] ^= 4));
@@ -280,7 +285,7 @@ fn atomics() {
 }
 
 #[test]
-fn the_owner_bit_says_nothing_and_the_count_does() {
+fn completions_are_found_by_count_not_owner_bit() {
     let mut world = World::new(2, &Way::in_process(), ENTRIES, &SoftNicConfig::default());
     let mut bits = Vec::new();
     for _ in 0..4 {

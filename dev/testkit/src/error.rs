@@ -9,7 +9,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum Error {
     /// Rank 0 did not say where it listens, or could not.
-    #[error("the ranks do not meet by {path}")]
+    #[error("the ranks cannot use the rendezvous at {path}")]
     Meeting {
         /// The file in which it says so.
         path: PathBuf,

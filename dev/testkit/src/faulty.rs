@@ -43,23 +43,23 @@ struct State {
 
 /// Tells each loss once, whether it comes from the link or from its cut.
 #[derive(Default)]
-struct Notices(Mutex<Told>);
+struct Notices(Mutex<Reported>);
 
 #[derive(Default)]
-struct Told {
+struct Reported {
     losses: Vec<Loss>,
     observers: Vec<Arc<dyn LossObserver>>,
 }
 
 impl LossObserver for Notices {
     fn lost(&self, loss: &Loss) {
-        let mut told = self.lock();
-        if told.losses.iter().any(|known| known.rank == loss.rank) {
+        let mut reported = self.lock();
+        if reported.losses.iter().any(|known| known.rank == loss.rank) {
             return;
         }
-        told.losses.push(loss.clone());
-        let observers = told.observers.clone();
-        drop(told);
+        reported.losses.push(loss.clone());
+        let observers = reported.observers.clone();
+        drop(reported);
         for observer in observers {
             observer.lost(loss);
         }
@@ -67,14 +67,14 @@ impl LossObserver for Notices {
 }
 
 impl Notices {
-    fn lock(&self) -> MutexGuard<'_, Told> {
+    fn lock(&self) -> MutexGuard<'_, Reported> {
         // Nothing panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl FaultyRendezvous {
-    /// Puts faults on a rank's link. It must be the only holder of it: a link that somebody else holds is not cut.
+    /// Puts faults on a rank's link. It must be the only holder of it: a link with another holder is not cut.
     pub fn new(inner: Box<dyn Rendezvous>, faults: RendezvousFaults) -> Self {
         let (rank, size) = (inner.rank(), inner.size());
         let notices: Arc<Notices> = Arc::default();
@@ -88,7 +88,7 @@ impl FaultyRendezvous {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// What counts the calls, which stays when this is dropped: whoever holds a link keeps it from being lost.
+    /// What counts the calls, which stays when this is dropped: a holder of a link keeps it from being lost.
     pub fn counter(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.calls)
     }
@@ -120,13 +120,13 @@ impl FaultyRendezvous {
         drop(state);
         let mut losses = gone.losses();
         let loss = self.loss(call);
-        // Rank 0 does not lose itself, and nobody loses a rank twice.
+        // Rank 0 does not lose itself, and no rank is lost twice.
         if loss.rank != self.rank && losses.iter().all(|known| known.rank != loss.rank) {
             losses.push(loss);
         }
         self.lock().losses.clone_from(&losses);
         drop(gone);
-        // What the link knew and had not told yet comes with the news of its end.
+        // Losses that the link has not reported yet come with its end.
         for loss in &losses {
             self.notices.lost(loss);
         }
@@ -221,12 +221,12 @@ impl Rendezvous for FaultyRendezvous {
     }
 
     fn observe(&self, observer: Arc<dyn LossObserver>) {
-        let mut told = self.notices.lock();
-        let losses = told.losses.clone();
+        let mut reported = self.notices.lock();
+        let losses = reported.losses.clone();
         if !self.lock().left {
-            told.observers.push(Arc::clone(&observer));
+            reported.observers.push(Arc::clone(&observer));
         }
-        drop(told);
+        drop(reported);
         for loss in &losses {
             observer.lost(loss);
         }
@@ -235,12 +235,12 @@ impl Rendezvous for FaultyRendezvous {
     fn unobserve(&self, observer: &Arc<dyn LossObserver>) {
         let is_it =
             |known: &mut Arc<dyn LossObserver>| std::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(observer));
-        // Dropped without the lock: it may hold whoever holds this.
+        // Dropped without the lock: it may own the owner of this.
         let gone: Vec<_> = self.notices.lock().observers.extract_if(.., is_it).collect();
         drop(gone);
     }
 
-    /// After the cut there is nobody to say goodbye to, which is no error, as on a link that was lost.
+    /// After the cut there is no peer to leave, which is no error, as on a lost link.
     fn leave(&self) -> Result<(), Error> {
         let link = self.link();
         self.lock().left = true;

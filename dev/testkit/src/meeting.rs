@@ -33,7 +33,7 @@ pub fn meet(
     if role.rank == 0 {
         let root = TcpRoot::bind("127.0.0.1:0")?;
         let address = root.address().to_string();
-        // Nobody reads half of it.
+        // No reader sees half of it.
         let partial = file.with_extension("partial");
         std::fs::write(&partial, &address).and_then(|()| std::fs::rename(&partial, file)).map_err(failed)?;
         joining();

@@ -42,11 +42,15 @@ impl Resources {
         })
     }
 
-    /// Those of this process once threads that have ended are gone: the kernel lists a thread for a moment after it was joined.
+    /// The resources of this process without ended threads, which the kernel lists for a moment after they were joined.
     /// Waits until files and threads have been the same for 100 ms, at most 10 s.
     ///
     /// # Errors
     /// [`Error::Resources`].
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the kernel's list of threads changes in the machine's time"
+    )]
     pub fn at_rest() -> Result<Self, Error> {
         let end = Instant::now() + Duration::from_secs(10);
         let mut last = Self::now()?;

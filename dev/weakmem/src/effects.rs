@@ -1,4 +1,4 @@
-//! What the primitives do to the world: memory, then, where somebody asks, order and races.
+//! What the primitives do to the world: memory, then, if they are checked, order and races.
 
 use super::error::SeededError;
 use super::memory::{Mark, Place, Scope};
@@ -26,7 +26,7 @@ impl World {
         let place = self.access(who, what, address, bytes, kind)?;
         // Data behind a flag that was read afresh may still be old.
         let afresh = self.memory.fresh && kind >= ACCESS_FLAG;
-        let stale = self.random.chance(self.weather.stale) && !afresh;
+        let stale = self.random.chance(self.odds.stale) && !afresh;
         let (value, flag) = self.memory.load(who.view, place, bytes, stale, &mut self.random);
         if kind >= ACCESS_FLAG {
             self.read_flag(who, flag, kind == ACCESS_FLAG_ACQUIRE);

@@ -37,7 +37,7 @@ pub enum Fault {
         to: u32,
         /// Which store.
         which: Loss,
-        /// Whether the sender's device is lost with an error, as with a link that notices; else nobody is told.
+        /// Whether the sender's device is lost with an error, as with a link that notices; else no error is reported.
         told: bool,
     },
     /// The `nth` flag store of a rank's kernels arrives a second time, later, behind what its word got meanwhile.

@@ -11,6 +11,19 @@ use super::memory::Scope;
 use super::races::Races;
 use super::world::{Who, World};
 
+// `ANABRANCH_ATOMIC_*` of `host_abi.h`.
+const ATOMIC_ADD: u32 = 0;
+const ATOMIC_MIN: u32 = 1;
+const ATOMIC_AND: u32 = 2;
+const ATOMIC_OR: u32 = 3;
+const ATOMIC_XOR: u32 = 4;
+const ATOMIC_SWAP: u32 = 5;
+const ATOMIC_COMPARE_SWAP: u32 = 6;
+/// `ANABRANCH_FENCE_RELEASE`.
+const FENCE_RELEASE: u32 = 0;
+/// `ANABRANCH_SCOPE_DEVICE`.
+const SCOPE_DEVICE: u32 = 0;
+
 /// Why a lane left the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
@@ -68,7 +81,7 @@ fn meet(lane: &Lane<SeededLane>, what: &'static str, arrival: Arrival, complete:
         if goes_on && arrival == Arrival::Complete {
             complete(&mut world);
         }
-        // A block of one lane meets nobody: it would keep the turn from one meeting to the next.
+        // A block of one lane never waits: it would keep the turn from one barrier to the next.
         let alone = lane.block_threads() == 1 && !world.random.is_script();
         (goes_on, injected_now || alone && world.wants_switch())
     };
@@ -149,22 +162,30 @@ impl Memory for SeededLane {
     }
 
     fn fence(lane: &Lane<Self>, order: u32, scope: u32) {
-        primitive(lane, |world| world.fence(&lane.own.who, order == 0, scope_of(scope)).then_some(()));
+        primitive(lane, |world| {
+            world.fence(&lane.own.who, order == FENCE_RELEASE, scope_of(scope)).then_some(())
+        });
     }
 
     fn modify(lane: &Lane<Self>, address: u64, change: Change) -> u64 {
         let Change { operation, operand, expected, bytes, scope } = change;
         let change = |old: u64| match operation {
-            0 => old.wrapping_add(operand),
-            1 => old.min(operand),
-            2 => old & operand,
-            3 => old | operand,
-            4 => old ^ operand,
-            5 => operand,
-            _ if old == expected => operand,
-            _ => old,
+            ATOMIC_ADD => old.wrapping_add(operand),
+            ATOMIC_MIN => old.min(operand),
+            ATOMIC_AND => old & operand,
+            ATOMIC_OR => old | operand,
+            ATOMIC_XOR => old ^ operand,
+            ATOMIC_SWAP => operand,
+            ATOMIC_COMPARE_SWAP => {
+                if old == expected {
+                    operand
+                } else {
+                    old
+                }
+            }
+            unknown => unreachable!("host_abi.h has no atomic operation {unknown}"),
         };
-        let only_at = (operation > 5).then_some(expected);
+        let only_at = (operation == ATOMIC_COMPARE_SWAP).then_some(expected);
         primitive(lane, |world| world.modify(&lane.own.who, address, bytes, scope_of(scope), only_at, change))
     }
 
@@ -185,7 +206,6 @@ impl Memory for SeededLane {
     }
 }
 
-/// By the numbers of `host_abi.h`.
 fn scope_of(scope: u32) -> Scope {
-    if scope == 0 { Scope::Device } else { Scope::System }
+    if scope == SCOPE_DEVICE { Scope::Device } else { Scope::System }
 }

@@ -101,7 +101,7 @@ impl Default for SeededConfig {
 /// What fences of a run do for stores of other waves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryProfile {
-    /// A release covers its own wave's stores, and nobody else's, as generated code for AMD GPUs does.
+    /// A release covers only its own wave's stores, as generated code for AMD GPUs does.
     #[default]
     PerWave,
     /// Fences are cumulative and by thread, as in PTX: a release covers everything that happens before it, other waves'

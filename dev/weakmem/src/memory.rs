@@ -28,7 +28,7 @@ type WordIndex = u32;
 
 const NEVER: u64 = u64::MAX;
 
-/// Whose a store is, for those who ask for more than its wave: zeros if nobody does.
+/// Owner of a store, where more than its wave is needed; otherwise zeros.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mark {
     /// The lane and its step, as `order.rs` numbers them.
@@ -86,20 +86,20 @@ impl View {
     }
 }
 
-/// How this run treats stores and loads; drawn from the seed. Chances are parts of 256.
+/// Probabilities of this run for stores and loads, parts of 256, drawn from the seed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weather {
-    /// That something lands at a primitive.
+pub(crate) struct StoreOdds {
+    /// A store lands at a primitive.
     pub(crate) land: u32,
-    /// That what lands goes as far as the system at once.
+    /// A landing store reaches the system at once.
     pub(crate) far: u32,
-    /// That the newest store of a wave lands first: often the flag.
+    /// The newest store of a wave lands first: often the flag.
     pub(crate) newest: u32,
-    /// That a load that may read an older value does.
+    /// A load that may read an older value does.
     pub(crate) stale: u32,
 }
 
-impl Weather {
+impl StoreOdds {
     pub(crate) fn draw(random: &mut Random) -> Self {
         if random.is_script() {
             // Everything may happen. The newest store lands first when it is chosen.
@@ -133,7 +133,7 @@ pub(crate) struct Memory {
     now: u64,
     /// Until something lands, flags are read as the latest that can be seen: nothing else is left to happen.
     pub(crate) fresh: bool,
-    /// Counts what somebody who polls may have waited for.
+    /// Counts what a polling thread may have waited for.
     pub(crate) changes: u64,
     /// The contents are a machine's memory, and `contents` and `touched` are empty.
     pub(crate) real: Option<RealMemory>,
@@ -231,7 +231,7 @@ impl Memory {
         }
     }
 
-    /// A release fence of a wave: its own stores, and nobody else's.
+    /// A release fence of a wave: its own stores only.
     pub(crate) fn release(&mut self, wave: u32, scope: Scope) {
         self.land_all(wave, scope);
         self.extend(wave..wave + 1, scope);
@@ -376,7 +376,7 @@ impl Memory {
     }
 
     /// Moves one store on: out of a buffer, or to the whole system. Returns its wave and place.
-    pub(crate) fn settle_one(&mut self, weather: Weather, random: &mut Random) -> Option<(u32, Place)> {
+    pub(crate) fn settle_one(&mut self, odds: StoreOdds, random: &mut Random) -> Option<(u32, Place)> {
         if !self.is_unsettled() {
             return None;
         }
@@ -391,7 +391,7 @@ impl Memory {
             return Some((wave, self.place(word)));
         }
         let mut rest = chosen;
-        let newest = random.chance(weather.newest);
+        let newest = random.chance(odds.newest);
         let wave = self.views.iter().position(|view| match rest.checked_sub(view.buffer.len()) {
             Some(more) => {
                 rest = more;
@@ -405,7 +405,7 @@ impl Memory {
         let first = buffer.iter().position(|store| store.word == word)?;
         let store = buffer.remove(first);
         self.buffered -= 1;
-        let scope = if random.chance(weather.far) { Scope::System } else { Scope::Device };
+        let scope = if random.chance(odds.far) { Scope::System } else { Scope::Device };
         self.leave(wave as u32, store, scope);
         Some((wave as u32, self.place(word)))
     }

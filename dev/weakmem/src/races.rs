@@ -55,9 +55,9 @@ impl fmt::Display for Race {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { first, second, allocation, byte, missing } = self;
         let why = match missing {
-            Missing::Order => "nothing told the second thread of the first access",
+            Missing::Order => "nothing orders the second access after the first",
             Missing::Fence => {
-                "the second thread was told of it, but a release as far as there, or an acquire on the way, is missing"
+                "a flag orders it after the first, but a release of that scope, or an acquire, is missing"
             }
             Missing::Acquire => {
                 "it was released as far as the second thread, which has not acquired it, nor has its block"

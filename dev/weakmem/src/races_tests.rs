@@ -157,7 +157,7 @@ fn a_message_needs_both_fences_at_system_scope() {
 }
 
 #[test]
-fn what_nobody_told_is_a_race_whichever_comes_first() {
+fn unordered_accesses_race_in_either_order() {
     for profile in BOTH {
         let mut lanes = Lanes::new(profile, 2);
         assert_eq!(lanes.store(WRITER, DATA), None);
@@ -224,7 +224,7 @@ fn block_message(profile: MemoryProfile, writer: bool, before: bool, behind: boo
 }
 
 #[test]
-fn a_barrier_releases_nothing_and_a_release_behind_it_covers_others_only_where_it_is_cumulative() {
+fn a_barrier_releases_nothing_and_only_cumulative_releases_after_it_cover_others() {
     assert_eq!(block_message(PerWave, true, true, false), None);
     assert_eq!(block_message(PerWave, true, false, false), None, "drained, then ordered by the barrier");
     assert_eq!(block_message(PerWave, false, true, true), Some(Missing::Fence));
@@ -355,7 +355,7 @@ fn an_atomic_among_one_device_is_one_among_it_only() {
 }
 
 #[test]
-fn a_flag_hides_no_access_that_it_is_not_ordered_behind() {
+fn a_flag_orders_only_earlier_accesses() {
     for profile in BOTH {
         let mut lanes = Lanes::new(profile, 2);
         assert_eq!(lanes.poll(READER, FLAG, false), None);

@@ -225,7 +225,7 @@ impl<'a> Runner<'a> {
     fn nothing_runs(&mut self) -> Result<(), SeededError> {
         let mut world = self.setup.world.borrow_mut();
         if !self.ending.is_empty() {
-            // A script tries no order of landing that nobody can tell from another.
+            // A script tries only orders of landing that can be distinguished.
             let alike = world.random.is_script()
                 && !world.memory.has_rivals()
                 && self.blocks.iter().all(SeededBlock::is_over);

@@ -6,7 +6,7 @@ use super::error::SeededError;
 use super::event::{Action, Event};
 use super::explore::{Allowance, Bounds};
 use super::injected::InjectedFaults;
-use super::memory::{Memory, Place, Weather};
+use super::memory::{Memory, Place, StoreOdds};
 use super::order::Order;
 use super::races::Races;
 use super::random::Random;
@@ -64,13 +64,13 @@ impl Pace {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) memory: Memory,
-    /// What happens before what, if somebody asks.
+    /// The happens-before order, if it is checked.
     pub(crate) order: Option<Order>,
     pub(crate) races: Option<Races>,
     /// Whether fences are; then there is an order.
     pub(crate) cumulative: bool,
     pub(crate) random: Random,
-    pub(crate) weather: Weather,
+    pub(crate) odds: StoreOdds,
     pub(crate) pace: Pace,
     /// Switches of lanes that could have gone on.
     pub(crate) switches: Allowance,
@@ -105,7 +105,7 @@ impl World {
     ) -> Self {
         let cumulative = config.profile == MemoryProfile::Cumulative;
         let asked = config.find_races || cumulative;
-        let weather = Weather::draw(&mut random);
+        let odds = StoreOdds::draw(&mut random);
         let pace = Pace::draw(&mut random);
         let switches = bounds.map_or(config.most_switches, |bounds| Some(bounds.switches));
         Self {
@@ -114,7 +114,7 @@ impl World {
             cumulative,
             races: config.find_races.then(Races::default),
             random,
-            weather,
+            odds,
             pace,
             switches: Allowance::new(switches),
             landings: Allowance::new(bounds.map(|bounds| bounds.landings)),
@@ -194,7 +194,7 @@ impl World {
     fn step(&mut self) {
         self.count();
         let may_land = self.memory.is_unsettled() && self.landings.is_left();
-        if self.random.chance_if(may_land, self.weather.land) {
+        if self.random.chance_if(may_land, self.odds.land) {
             self.landings.used += 1;
             self.settle_one();
         }
@@ -210,7 +210,7 @@ impl World {
             self.note(&who, None, "lands again", Some((place, 8)));
             return true;
         }
-        let Some((wave, place)) = self.memory.settle_one(self.weather, &mut self.random) else {
+        let Some((wave, place)) = self.memory.settle_one(self.odds, &mut self.random) else {
             return false;
         };
         let who = self.waves[wave as usize].clone();

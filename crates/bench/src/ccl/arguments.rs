@@ -28,46 +28,45 @@ pub struct CclArgs {
     /// The operator of reductions: sum, avg, product, min, max, band, bor, bxor, or premul_sum:SCALAR.
     #[arg(long, default_value = "sum", value_name = "OPERATOR")]
     pub(crate) reduce: Operator,
-    /// Ranks of the world that take part, in the order that the operation sees; the others are idle [default: all].
+    /// Ranks of the world that form the group, in group order; the others are idle [default: all].
     #[arg(long, value_delimiter = ',', value_name = "RANK,...")]
     pub(crate) group: Vec<u32>,
-    /// Which member of the group broadcasts, gathers, ...: its place in the group.
+    /// The root of broadcast, reduce, gather and scatter: its rank in the group.
     #[arg(long, default_value_t = 0, value_name = "GROUP RANK")]
     pub(crate) root: u32,
     /// Input and output share memory.
     #[arg(long)]
     pub(crate) in_place: bool,
-    /// Where input and output lie.
+    /// Memory of input and output.
     #[arg(long, value_enum, default_value_t = MemoryKind::Symmetric)]
     pub(crate) memory: MemoryKind,
-    /// The algorithm, in place of the one that would be chosen for the size.
+    /// The algorithm [default: chosen by size].
     #[arg(long, value_name = "NAME")]
     pub(crate) algorithm: Option<String>,
-    /// What moves the bytes, in place of what would be chosen for the size; an error for collectives that it does not do.
+    /// What moves the bytes [default: chosen by size]; an error for collectives without that transport.
     #[arg(long, value_enum, conflicts_with = "algorithm")]
     pub(crate) transport: Option<Transport>,
     /// Time replays of a captured graph.
     #[arg(long)]
     pub(crate) graph: bool,
-    /// Peers that are measured beside, on NVIDIA GPUs: NCCL on the same buffers, and NCCL on symmetric windows, which need
-    /// memory of NCCL's own.
+    /// Also measure NCCL, on NVIDIA GPUs: on the same buffers, or on symmetric windows, which need memory from NCCL.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PEER,...")]
     pub(crate) compare: Vec<Peer>,
-    /// NCCL's library or its folder, in place of the one that the loader or Python's site-packages give.
+    /// NCCL's library or its folder [default: searched by the loader, then in Python's site-packages].
     #[arg(long, value_name = "PATH", requires = "compare")]
     pub(crate) nccl_library: Option<PathBuf>,
-    /// Computes with known inputs in place of measuring, and compares every byte, also around the buffers: every collective, type,
-    /// operator and algorithm, every group of up to four ranks (of more, runs of neighbours), odd counts and offsets, in place
-    /// and not, and replays of graphs among eager calls and other groups.
+    /// Verify instead of measure, with known inputs, comparing every byte, also around the buffers: every collective, type,
+    /// operator and algorithm, every group of up to four ranks (larger groups: runs of neighbours), odd counts and offsets, in place
+    /// and out of place, and replays of graphs among eager calls and other groups.
     #[arg(long, conflicts_with_all = [
         "collectives", "sizes", "min", "max", "factor", "dtype", "reduce", "group", "root", "in_place", "memory", "algorithm",
         "transport", "graph", "compare", "plot", "iters",
     ])]
     pub(crate) check: bool,
-    /// With --check, how many replays of graphs.
+    /// With --check, the number of graph replays.
     #[arg(long, default_value_t = 1000, requires = "check", value_name = "N")]
     pub(crate) replays: u64,
-    /// Draws latency and bandwidth over size.
+    /// Plot latency and bandwidth over size to this file.
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
 }
@@ -75,7 +74,7 @@ pub struct CclArgs {
 /// What moves bytes from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
-    /// Copy engines, between kernels that meet.
+    /// Copy engines, between barrier kernels.
     Sdma,
 }
 
@@ -86,7 +85,7 @@ impl Transport {
         }
     }
 
-    /// The algorithm that goes by it.
+    /// The algorithm that uses it.
     pub(crate) const fn algorithm(self) -> Algorithm {
         match self {
             Self::Sdma => Algorithm::CopyEngine,
@@ -95,19 +94,19 @@ impl Transport {
 }
 
 impl CclArgs {
-    /// The algorithm that was asked for, by its name or by what moves the bytes.
+    /// The requested algorithm, by its name or by its transport.
     pub(crate) fn algorithm(&self) -> Option<&str> {
         let by_transport = self.transport.map(|transport| transport.algorithm().name());
         by_transport.or(self.algorithm.as_deref())
     }
 }
 
-/// Where tensors lie.
+/// Memory of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MemoryKind {
-    /// In the symmetric heap, which peers reach.
+    /// The symmetric heap, which peers access.
     Symmetric,
-    /// In memory that peers do not reach.
+    /// Memory that peers cannot access.
     Local,
 }
 
@@ -150,7 +149,7 @@ impl FromStr for Operator {
             None => (text, None),
         };
         let named = ReduceOp::all(scalar.unwrap_or_default()).into_iter().find(|op| op.name() == name);
-        // The scalar is there where it belongs, and is a number.
+        // premul_sum needs a numeric scalar, and no other operator has one.
         let fits = |op: &ReduceOp| {
             matches!(op, ReduceOp::PreMulSum(_)) == scalar.is_some() && text.contains(':') == scalar.is_some()
         };

@@ -1,5 +1,5 @@
-//! `anabranch bench ccl --check`: whether a machine computes right. The cases are the library's own (`ccl::conformance`), those that
-//! its tests go through without a GPU.
+//! `anabranch bench ccl --check`: correctness of collectives on a machine. The cases are those of the library's tests without a
+//! GPU (`ccl::conformance`).
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ const MOST_BYTES: u64 = 4 << 20;
 const REPLAY_LANES: u32 = 16;
 /// Elements of the replayed calls.
 const MOST_COUNT: u64 = 200_000;
-/// Wrong results that a rank tells.
+/// Most wrong results that a rank reports.
 const MOST_TOLD: usize = 8;
 
 /// One part of the check, over all ranks.
@@ -51,7 +51,7 @@ struct Row {
     left_out: Vec<Missing>,
 }
 
-/// What a check left out, where it does not exist.
+/// A case that does not exist in some groups.
 #[derive(Debug, Serialize, Deserialize)]
 struct Missing {
     /// An algorithm, or a kind of call.
@@ -61,7 +61,7 @@ struct Missing {
     calls: u64,
 }
 
-/// What a rank tells the others.
+/// One rank's report to the others.
 #[derive(Debug, Serialize, Deserialize)]
 struct Said {
     calls: u64,
@@ -76,7 +76,7 @@ struct Said {
 /// Runs the check on one rank. Collective over the world.
 ///
 /// # Errors
-/// Wrong results; what a call or the world fails with.
+/// Wrong results; errors of a call or the world.
 pub(super) fn run(context: &RankContext<'_>, replays: u64) -> anyhow::Result<()> {
     let world = context.world;
     let configured = anabranch::ccl_config(context.config)?;

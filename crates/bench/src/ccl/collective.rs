@@ -51,7 +51,7 @@ pub(crate) struct Elements {
 }
 
 impl Collective {
-    /// What is measured unless told otherwise.
+    /// Measured by default.
     pub(crate) const DEFAULT: [Self; 4] =
         [Self::AllReduce, Self::AllGather, Self::ReduceScatter, Self::AllToAll];
 

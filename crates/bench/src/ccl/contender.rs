@@ -1,4 +1,4 @@
-//! What is measured: one operation, and the libraries that can do it.
+//! One measured operation, and the libraries that implement it.
 
 use anabranch::hip::{DeviceAddress, Stream};
 use anabranch::{Group, GroupRank};
@@ -11,15 +11,15 @@ use anabranch::ccl::{DataType, ReduceOp};
 pub(crate) struct Case {
     pub(crate) collective: Collective,
     pub(crate) data_type: DataType,
-    /// For collectives that reduce; the others do not look at it.
+    /// For collectives that reduce; ignored by others.
     pub(crate) reduce: ReduceOp,
     pub(crate) elements: Elements,
     pub(crate) in_place: bool,
-    /// For collectives that have one; the others do not look at it.
+    /// For collectives with a root; ignored by others.
     pub(crate) root: GroupRank,
-    /// The members, in the order that the operation sees.
+    /// The members, in group order.
     pub(crate) group: Group,
-    /// This rank's place among them.
+    /// This rank in the group.
     pub(crate) me: GroupRank,
 }
 
@@ -68,9 +68,9 @@ pub(crate) struct Places {
 /// How a library does a case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Description {
-    /// The algorithm's name, where the library tells.
+    /// The algorithm's name, if the library reports it.
     pub(crate) algorithm: Option<String>,
-    /// Blocks of its kernel, where the library tells.
+    /// Blocks of its kernel, if the library reports them.
     pub(crate) blocks: Option<u32>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) trait Contender {
     /// Makes ready for a case: checks it, connects, registers. Communication with other members is allowed here only.
     ///
     /// # Errors
-    /// What the library cannot do, before anything moves.
+    /// A case that the library does not support; nothing has been launched.
     fn prepare(&mut self, case: &Case) -> anyhow::Result<()>;
 
     /// Where this library's input and output of the prepared case start, and how many bytes of memory there are.
@@ -93,16 +93,16 @@ pub(crate) trait Contender {
     /// Puts the prepared operation on the stream. May be captured into a graph.
     ///
     /// # Errors
-    /// Of the library's call.
+    /// Errors of the library's call.
     fn enqueue(&mut self, stream: &Stream) -> anyhow::Result<()>;
 
     /// How it does the prepared case.
     fn describe(&self) -> Description;
 
-    /// Gives back what it holds. The stream must have been waited for.
+    /// Frees its resources. Wait for the stream first.
     ///
     /// # Errors
-    /// Of the library's calls.
+    /// Errors of the library's calls.
     fn finish(self: Box<Self>) -> anyhow::Result<()>;
 }
 

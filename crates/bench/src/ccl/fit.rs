@@ -5,7 +5,7 @@ use anabranch::ccl::tuning::Step;
 
 use crate::fit;
 
-/// A way of doing a call that is measured beside others.
+/// A candidate for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Candidate {
     /// How.
@@ -16,7 +16,7 @@ pub(crate) struct Candidate {
     pub(crate) phased: bool,
 }
 
-/// The times of one size, in the order of the candidates; `None` for those that were left out.
+/// The times of one size, in the order of the candidates; `None` for candidates that were skipped.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Measured {
     /// Bytes of the message.

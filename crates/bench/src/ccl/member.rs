@@ -10,7 +10,7 @@ use super::reference::Reference;
 use super::timing::{self, Timing};
 use super::{judge, memory};
 
-/// What one member has found out about one contender.
+/// One member's measurement of one contender.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Finding {
     pub(crate) name: &'static str,
@@ -34,14 +34,14 @@ impl Member<'_> {
     /// Measures a case. Collective over the group.
     ///
     /// # Errors
-    /// What a contender refuses, what made the world fail.
+    /// Errors of a contender; a fault of the world.
     pub(crate) fn measure(&mut self, case: &Case, timing: Timing) -> anyhow::Result<Vec<Finding>> {
         let reference = Reference::new(case)?;
         for contender in &mut self.contenders {
             contender.prepare(case)?;
         }
         let mut right = self.judge_all(case, &reference)?;
-        // What the timed operations leave is judged too: it must not be what the first judgement left.
+        // The output of the timed operations is compared too, so it is cleared after the first comparison.
         self.forget_output(case)?;
         let times = timing::time(self.world, &self.team, &self.stream, &mut self.contenders, timing)?;
         if !case.in_place {
@@ -66,12 +66,12 @@ impl Member<'_> {
         let mut all = Vec::with_capacity(self.contenders.len());
         for (index, contender) in self.contenders.iter_mut().enumerate() {
             judge::prepare(&self.stream, contender.as_ref(), case, reference)?;
-            // Peers may write here as soon as they run: everybody's inputs must be there.
+            // Peers may write here as soon as they run, so the inputs of all ranks must be written.
             self.world.barrier(&case.group, "ccl inputs").map_err(Error::from)?;
             contender.enqueue(&self.stream)?;
             self.world.synchronize_within(&self.stream, link::patience(self.world)).map_err(Error::from)?;
             let compared = judge::compare(&device, contender.as_ref(), case, reference)?;
-            // Nobody overwrites what another still reads.
+            // No rank may overwrite what another still reads.
             self.world.barrier(&case.group, "ccl outputs").map_err(Error::from)?;
             let comparable = index == 0 || reference.is_exact();
             if comparable && !compared {

@@ -20,7 +20,7 @@ fn check(area: Area, offset: u64, bytes: u64) -> anyhow::Result<()> {
 /// A range that leaves the area; the runtime's.
 pub(crate) fn fill(stream: &Stream, area: Area, offset: u64, bytes: u64, value: u8) -> anyhow::Result<()> {
     check(area, offset, bytes)?;
-    // SAFETY: the range lies in the area, which its contender keeps until it is finished, behind a wait for the stream.
+    // SAFETY: the range lies in the area, which its contender keeps until it is finished, after a wait for the stream.
     unsafe { stream.fill_async(area.start.offset(offset), value, bytes as usize) }.map_err(Error::from)?;
     Ok(())
 }
@@ -31,7 +31,7 @@ pub(crate) fn fill(stream: &Stream, area: Area, offset: u64, bytes: u64, value: 
 /// A range that leaves the area; the runtime's.
 pub(crate) fn write(device: &Device, area: Area, offset: u64, source: &[u8]) -> anyhow::Result<()> {
     check(area, offset, source.len() as u64)?;
-    // SAFETY: the range lies in the area, which its contender keeps; nobody else uses it now, by this function's contract.
+    // SAFETY: the range lies in the area, which its contender keeps; no other work uses it, by this function's contract.
     unsafe { device.write_memory(area.start.offset(offset), source) }.map_err(Error::from)?;
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! `anabranch bench ccl`: collectives over a group, beside NCCL where there is one. Sizes, bandwidths and in-place forms are
+//! `anabranch bench ccl`: collectives over a group, compared with NCCL with `--compare`. Sizes, bandwidths and in-place forms are
 //! counted as nccl-tests counts them. Every result is compared bit by bit with the oracle before and after the timing.
 //!
-//! A sample is several operations back to back between two stamps of the device's clock, behind a barrier; its time is
-//! the interval by the number of operations, of the slowest rank. With `--graph` these operations are captured once and the
+//! A sample is several operations back to back between two stamps of the device's clock, after a barrier; its time is
+//! the interval divided by the number of operations, of the slowest rank. With `--graph` these operations are captured once and the
 //! graph is replayed. Peers are timed by the same code in the same process, on the same stream and, but for NCCL's symmetric
-//! windows, on the same buffers; the contenders take turns.
+//! windows, on the same buffers; the contenders alternate.
 
 pub(super) mod arguments;
 mod check;
@@ -60,7 +60,7 @@ pub(crate) fn needed_kernels(arguments: &CclArgs) -> Vec<KernelSpec> {
     all
 }
 
-/// What the starting process can tell before there are ranks.
+/// The checks of the starting process, before it starts ranks.
 ///
 /// # Errors
 /// The first argument that cannot be used.
@@ -72,7 +72,7 @@ pub(crate) fn check(arguments: &CclArgs, config: &Config, ranks: u32) -> anyhow:
     if !arguments.compare.is_empty() {
         if runtime != RuntimeKind::Nvidia {
             bail!(
-                "--compare: NCCL runs on NVIDIA GPUs, and device.runtime is {runtime}; take --runtime nvidia, or leave it away"
+                "--compare: NCCL runs on NVIDIA GPUs, and device.runtime is {runtime}; take --runtime nvidia, or omit --compare"
             );
         }
         NcclLibrary::open(arguments.nccl_library.as_deref(), &Environment::of_process())?;
@@ -94,7 +94,7 @@ pub(crate) fn check(arguments: &CclArgs, config: &Config, ranks: u32) -> anyhow:
 /// Measures on one rank.
 ///
 /// # Errors
-/// What a contender refuses, what made the world fail, a result that differs from the oracle.
+/// Errors of a contender; a fault of the world; a result that differs from the oracle.
 pub(crate) fn measure(context: &RankContext<'_>, arguments: &CclArgs) -> anyhow::Result<()> {
     if arguments.check {
         return check::run(context, arguments.replays);
@@ -106,7 +106,7 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &CclArgs) -> anyhow:
         .then(|| NcclLibrary::open(arguments.nccl_library.as_deref(), &Environment::of_process()))
         .transpose()?;
     context.progress.say("link speed");
-    // Of all ranks at once: it says nothing of fewer.
+    // The speed of all ranks at once; it does not apply to smaller groups.
     let link = if run.group.size() == world.size() { link::speed(world)? } else { None };
     let memory = run.me(context).map(|_| run.memory(world)).transpose()?;
     let mut member = match run.me(context).zip(memory.as_ref()) {

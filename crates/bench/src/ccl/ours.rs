@@ -90,7 +90,7 @@ impl Memory {
             Self::Local(buffer) => {
                 let end = offset + count * u64::from(data_type.bytes());
                 anyhow::ensure!(end <= buffer.len() as u64, "{end} bytes leave a buffer of {}", buffer.len());
-                // SAFETY: the range lies in the buffer (checked above), which outlives all contenders and is freed behind a wait for
+                // SAFETY: the range lies in the buffer (checked above), which outlives all contenders and is freed after a wait for
                 // the stream; they use it in turn, in stream order.
                 Ok(unsafe { Tensor::local(buffer.address().offset(offset), data_type, count) })
             }

@@ -69,7 +69,7 @@ fn curves(rows: &[&Row], value: impl Fn(&Row, f64) -> f64) -> Vec<Curve> {
     let peers = [("nccl_us", "NCCL"), ("nccl_sym_us", "NCCL, symmetric windows")];
     let points = |time: &dyn Fn(&Row) -> Option<f64>| -> Vec<(f64, f64)> {
         let point = |row: &&Row| Some((row.bytes? as f64, value(row, time(row)?)));
-        // A logarithm has no room for the rest: a single rank's bandwidth is zero.
+        // A logarithmic axis cannot show zero, which is a single rank's bandwidth.
         rows.iter().filter_map(point).filter(|(x, y)| *x > 0.0 && y.is_finite() && *y > 0.0).collect()
     };
     let ours = Curve { name: "anabranch".to_owned(), points: points(&|row| Some(row.us_median)) };
@@ -80,7 +80,7 @@ fn curves(rows: &[&Row], value: impl Fn(&Row, f64) -> f64) -> Vec<Curve> {
     std::iter::once(ours).chain(theirs).filter(|curve| !curve.points.is_empty()).collect()
 }
 
-/// Colours that are told apart with any kind of sight (Okabe and Ito).
+/// Colours that remain distinct with colour blindness (Okabe and Ito).
 const COLOURS: [RGBColor; 3] = [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115)];
 
 fn panel(
@@ -138,7 +138,7 @@ fn panel(
     Ok(())
 }
 
-/// The least and the greatest, with some room on both sides.
+/// The least and the greatest, with a margin on both sides.
 fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     let (least, greatest) = values
         .fold((f64::INFINITY, 0.0f64), |(least, greatest), value| (least.min(value), greatest.max(value)));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_s_bandwidth_has_the_row_s_factor() {
+    fn peer_bandwidth_uses_the_bus_factor() {
         let one = row("all_gather", 1_000_000, 10.0, Some(20.0));
         let found = curves(&[&one], bus_bandwidth);
         assert_eq!(found[0].points, [(1e6, 100.0)]);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_rank_s_zero_bandwidth_draws_nothing() {
+    fn zero_bandwidth_of_one_rank_draws_nothing() {
         let mut one = row("all_reduce", 1024, 4.0, None);
         one.gb_per_s = 0.0;
         let svg = draw("1 rank", &[one]).unwrap();

@@ -90,7 +90,7 @@ impl Reference {
         self.case.me == self.case.root
     }
 
-    /// What this rank puts in; `None` where nobody looks at it.
+    /// This rank's input; `None` where the collective does not read it.
     pub(crate) fn input(&self) -> Option<Sequence<'_>> {
         let from_root_only = matches!(self.case.collective, Collective::Broadcast | Collective::Scatter);
         (!from_root_only || self.is_root()).then(|| Sequence {
@@ -119,7 +119,7 @@ impl Reference {
         }
     }
 
-    /// Compares bytes of the output that start `offset` bytes behind its start.
+    /// Compares bytes of the output that start `offset` bytes after its start.
     ///
     /// # Errors
     /// The first difference.
@@ -168,7 +168,7 @@ mod tests {
         sequences.iter().flat_map(|sequence| sequence.bytes(0, sequence.count, 2)).collect()
     }
 
-    /// What the oracle says every rank must hold.
+    /// The output of every rank by the oracle.
     fn judged(collective: Collective, inputs: &[Vec<u8>]) -> oracle::Expected {
         let (data_type, op) = (DataType::Bf16, ReduceOp::Sum);
         match collective {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_are_the_oracle_s_for_every_collective_and_rank() {
+    fn outputs_match_the_oracle_for_every_collective() {
         for collective in Collective::value_variants() {
             for period in [7, 131, u64::MAX] {
                 let references: Vec<_> = cases(*collective)
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_output_is_found_and_named() {
+    fn wrong_output_is_named() {
         let case = &cases(Collective::AllGather)[0];
         let reference = Reference::new(case).unwrap();
         let right = bytes(&reference.output().unwrap());

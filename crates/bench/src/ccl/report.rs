@@ -1,4 +1,4 @@
-//! Rows: what the slowest rank took, the bandwidth that comes of it, and the peers' times beside it.
+//! Rows of a report: the time of the slowest rank, its bandwidth, and the times of peers.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,7 @@ fn together(members: &[Vec<Said>]) -> Vec<Result> {
     first.iter().enumerate().map(one).collect()
 }
 
-/// What a row says besides its times.
+/// The fields of a row besides its times.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) op: String,

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_cannot_be_are_refused() {
+    fn invalid_ranges_are_refused() {
         for (arguments, words) in [
             (&["--sizes", "1K,0"][..], "nothing to measure"),
             (&["--min", "2K", "--max", "1K"], "must not end below"),

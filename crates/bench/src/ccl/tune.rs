@@ -73,13 +73,13 @@ pub(crate) fn needed_kernels() -> Vec<KernelSpec> {
     all
 }
 
-/// What the starting process can tell before there are ranks.
+/// The checks of the starting process, before it starts ranks.
 ///
 /// # Errors
 /// The first argument that cannot be used.
 pub(crate) fn check(arguments: &TuneArgs, config: &Config, ranks: u32) -> anyhow::Result<()> {
     if ranks < 2 {
-        bail!("--ranks {ranks}: a group of one has nobody to exchange anything with; at least 2");
+        bail!("--ranks {ranks}: a group of one rank exchanges nothing; allowed are 2 and more");
     }
     if let Some(wrong) = arguments.members.iter().find(|members| !(2..=ranks).contains(members)) {
         bail!("--members {wrong}: allowed are 2 to {ranks}, the ranks");

@@ -1,4 +1,4 @@
-//! A dispatch that casts, and beside it one of the same rows that were cast before.
+//! A dispatch that casts, and one of the same rows cast on the host.
 
 use anabranch::ep::{DispatchCast, EpConfig};
 use anabranch_conformance::ep::oracle::CastRows;
@@ -7,17 +7,17 @@ use super::EpArgs;
 use crate::row::Row;
 use crate::workload::RankTokens;
 
-/// Where rows are cast that are cast.
+/// Where rows are cast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Casting {
-    /// In dispatch, where at all.
+    /// In dispatch, or not at all.
     Inside,
-    /// On the host, before anything is timed: codes and scales are given.
+    /// On the host, before the timing: dispatch gets codes and scales.
     Before,
 }
 
 impl Casting {
-    /// What a run measures, one after the other.
+    /// The castings that a run measures, one after the other.
     pub(super) fn of(arguments: &EpArgs) -> &'static [Self] {
         match arguments.dispatch_cast {
             DispatchCast::None => &[Self::Inside],
@@ -25,15 +25,18 @@ impl Casting {
         }
     }
 
-    /// The plan with rows that are cast here. Its scales stay.
+    /// The configuration for rows that are cast here. Rows that were cast before bring the cast's scales.
     pub(super) fn plan(self, config: EpConfig) -> EpConfig {
         match self {
             Self::Inside => config,
-            Self::Before => config.dispatch_cast(DispatchCast::None),
+            Self::Before => {
+                let scale_bytes = config.sent_scale_bytes();
+                config.dispatch_cast(DispatchCast::None).scale_bytes(scale_bytes)
+            }
         }
     }
 
-    /// What a row of dispatch says of it.
+    /// Adds the casting to a report row of dispatch.
     pub(super) fn describe(self, row: Row, arguments: &EpArgs) -> Row {
         match (self, arguments.dispatch_cast) {
             (_, DispatchCast::None) => row,
@@ -43,7 +46,7 @@ impl Casting {
     }
 }
 
-/// A rank's tokens as they travel, with the scales of a cast.
+/// A rank's tokens as dispatch sends them, with the scales of a cast.
 pub(super) struct Sent {
     pub(super) tokens: RankTokens,
     pub(super) scales: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What a codec costs: how far combined tokens are from those of rows that travel as they are.
+//! The error of a codec: how far combined tokens are from those of unencoded rows.
 
 use anabranch::ep::{CombineCodec, DataType, EpConfig};
 use anabranch_conformance::ep::ElementValues as _;
@@ -72,7 +72,7 @@ impl CodecError {
 }
 
 impl EpBench<'_> {
-    /// How far the codec leaves the group's results from those without one; `None` without one. Collective over the world.
+    /// The error of the group's results caused by the codec; `None` without one. Collective over the world.
     pub(super) fn codec_error(&self, inputs: &[RankInput<'_>]) -> anyhow::Result<Option<CodecError>> {
         let config = self.ep.plan().config();
         if config.combine_codec == CombineCodec::None {
@@ -91,7 +91,7 @@ impl EpBench<'_> {
     }
 }
 
-/// What a row of combine says of where the experts' output lay, of the codec, and of its error.
+/// Adds the place of the experts' output, the codec, and its error to a report row of combine.
 pub(super) fn describe(row: Row, config: &EpConfig, error: Option<CodecError>) -> Row {
     let row = row.with("source", config.combine_source.name()).with("codec", config.combine_codec.name());
     let Some(error) = error else { return row };

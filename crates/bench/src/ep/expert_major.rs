@@ -1,4 +1,4 @@
-//! Expert-major rows between dispatch and combine: expand, stand-ins for the experts, contract.
+//! Expert-major rows between dispatch and combine: expand, reference experts, contract.
 
 use anabranch::ep::{
     Dispatched, ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, ExpertParallel, Plan,
@@ -40,7 +40,7 @@ fn config(arguments: &EpArgs) -> ExpertMajorConfig {
         .alignment(arguments.expert_alignment.unwrap_or(1))
 }
 
-/// What can be told before there are ranks.
+/// The checks of the starting process, before it starts ranks.
 ///
 /// # Errors
 /// Numbers that no layout of the plan can have, or that belong to another layout.
@@ -90,7 +90,7 @@ impl ExpertMajorBench {
         Ok(())
     }
 
-    /// Whether the last expand wrote what the oracle says. The stream must have been waited for.
+    /// Whether the output of the last expand equals the oracle. Wait for the stream first.
     pub(super) fn judge(&self, world: &World, me: GroupRank, oracle: &Oracle<'_>) -> anyhow::Result<bool> {
         let seen = ExpertMajorRows::read(world.device(), &self.layout).map_err(Error::from)?;
         let (capacity, alignment) = (self.capacity(), self.layout.plan().alignment() as usize);
@@ -101,7 +101,7 @@ impl ExpertMajorBench {
         Ok(judged.is_ok())
     }
 
-    /// Compares combined tokens with those that these experts give.
+    /// Compares combined tokens with the oracle's, for these experts.
     pub(super) fn compare_output(
         &self,
         me: GroupRank,

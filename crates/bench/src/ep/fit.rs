@@ -4,7 +4,7 @@ use anabranch::ep::launch::{Launch, LaunchStep};
 
 use crate::fit;
 
-/// The times of one number of tokens, in the order of the launches that were tried; `None` for those that were left out.
+/// The times of one number of tokens, in the order of the launches; `None` for launches that were skipped.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Measured {
     /// Tokens a rank.

@@ -1,4 +1,4 @@
-//! `anabranch bench ep --plan`: what each rank would allocate, without any rank.
+//! `anabranch bench ep --plan`: the memory that each rank would allocate, without starting ranks.
 
 use anyhow::bail;
 use serde_json::{Map, Value, json};
@@ -10,13 +10,13 @@ use crate::print;
 /// Prints the memory of each input's plan.
 ///
 /// # Errors
-/// The configuration's, input that cannot be used, what the plan refuses.
+/// Errors of the configuration or the plan; invalid input.
 pub(crate) fn print(arguments: &EpArgs) -> anyhow::Result<()> {
     let config = arguments.bench.ranks.runtime.load()?.config;
     let Some(ranks) = arguments.bench.ranks.ranks else { bail!("--plan needs --ranks") };
     if arguments.layout == Layout::ExpertMajor {
         bail!(
-            "--plan says what dispatch and combine allocate; buffers of --layout expert-major are not among it"
+            "--plan prints the memory of dispatch and combine, without the buffers of --layout expert-major; omit --layout"
         );
     }
     for workload in workloads(arguments, ranks) {

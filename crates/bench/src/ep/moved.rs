@@ -30,12 +30,12 @@ impl EpBench<'_> {
     }
 }
 
-/// Copies that no rank had room for, over all ranks.
+/// Dropped copies of all ranks.
 pub(super) fn dropped_copies(oracle: &Oracle<'_>, ranks: u32) -> anyhow::Result<usize> {
     (0..ranks).map(|rank| Ok(oracle.dropped(GroupRank::new(rank))?.len())).sum()
 }
 
-/// Rows that cross a link, over all ranks: those that a rank sends to itself do not count.
+/// Rows that cross a link, of all ranks, without rows that a rank sends to itself.
 pub(super) fn crossing_rows(oracle: &Oracle<'_>, ranks: u32) -> anyhow::Result<u64> {
     let mut rows = 0;
     for destination in (0..ranks).map(GroupRank::new) {

@@ -1,4 +1,4 @@
-//! NCCL's all_to_all of as many bytes over the links, beside dispatch and combine: what an engine without them would call.
+//! NCCL's all_to_all of as many bytes over the links, for comparison with dispatch and combine.
 
 use anabranch::ccl::{DataType, ReduceOp};
 use anabranch::hip::{DeviceBuffer, Stream};
@@ -15,7 +15,7 @@ use crate::ccl::timing::{self, Timing};
 use crate::statistics::{Samples, slowest_of_ranks};
 use crate::{device, link};
 
-/// What the starting process can tell before there are ranks.
+/// The checks of the starting process, before it starts ranks.
 ///
 /// # Errors
 /// Another runtime than NVIDIA's; no library.
@@ -25,7 +25,7 @@ pub(super) fn check(arguments: &EpArgs, runtime: RuntimeKind) -> anyhow::Result<
     }
     if runtime != RuntimeKind::Nvidia {
         bail!(
-            "--compare: NCCL runs on NVIDIA GPUs, and device.runtime is {runtime}; take --runtime nvidia, or leave it away"
+            "--compare: NCCL runs on NVIDIA GPUs, and device.runtime is {runtime}; take --runtime nvidia, or omit --compare"
         );
     }
     open(arguments).map(|_| ())
@@ -41,16 +41,16 @@ pub(super) struct AllToAll<'a> {
     team: Team,
     stream: &'a Stream,
     contenders: Vec<Box<dyn Contender + 'a>>,
-    /// What NCCL works on, where it is not memory of its own.
-    #[expect(dead_code, reason = "held, for its drop behind the contenders'")]
+    /// Memory for NCCL on plain memory.
+    #[expect(dead_code, reason = "dropped after the contenders that use it")]
     buffer: DeviceBuffer,
 }
 
 impl<'a> AllToAll<'a> {
-    /// For up to `most` bytes between each pair of ranks; none where none was asked for. Collective over the world.
+    /// For up to `most` bytes between each pair of ranks; `None` without `--compare`. Collective over the world.
     ///
     /// # Errors
-    /// Of NCCL's calls; what made the world fail.
+    /// Errors of NCCL's calls; a fault of the world.
     pub(super) fn new(
         world: &'a World,
         stream: &'a Stream,
@@ -78,7 +78,7 @@ impl<'a> AllToAll<'a> {
     }
 
     /// The median time with this many bytes between each pair, of each peer by its name, microseconds; timed one call at a time
-    /// behind a barrier, as dispatch and combine are. Collective over the world.
+    /// after a barrier, like dispatch and combine. Collective over the world.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -120,7 +120,7 @@ impl<'a> AllToAll<'a> {
     /// Ends NCCL's communicators. Collective over the world.
     ///
     /// # Errors
-    /// Of NCCL's calls.
+    /// Errors of NCCL's calls.
     pub(super) fn finish(self) -> anyhow::Result<()> {
         self.contenders.into_iter().try_for_each(Contender::finish)
     }

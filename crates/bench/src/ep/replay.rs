@@ -1,4 +1,4 @@
-//! Other tokens with the routing of a dispatch that was kept: what a backward pass sends.
+//! Other tokens with a saved routing, as in a backward pass.
 
 use anabranch::Error;
 use anabranch::ep::{Dispatched, Payload, ReceivedRows, ReplayedTokens, Routing};
@@ -10,8 +10,8 @@ use super::EpBench;
 use super::arguments::{EpArgs, Layout};
 use crate::device;
 
-/// One rank's saved routing, and the rows that go that way: the workload's in reverse, so that rows which a replay leaves
-/// unmoved are wrong.
+/// One rank's saved routing, and the rows to send with it: the workload's rows in reverse order, so that a row which a replay does not
+/// move differs from the oracle.
 pub(super) struct ReplayBench {
     routing: Routing,
     rows: DeviceBuffer,
@@ -19,7 +19,7 @@ pub(super) struct ReplayBench {
     tokens: Vec<Vec<u8>>,
 }
 
-/// What can be told before there are ranks.
+/// The checks of the starting process, before it starts ranks.
 ///
 /// # Errors
 /// Replays are timed with token-major rows, which kernels move.
@@ -68,7 +68,7 @@ impl ReplayBench {
         Ok(bench.ep.dispatch_with(&bench.stream, &self.routing, &tokens)?)
     }
 
-    /// One replay with its combine, judged; says what differs and returns whether nothing did.
+    /// One replay with its combine, compared with the oracle; logs differences and returns whether there were none.
     pub(super) fn judge(&self, bench: &mut EpBench<'_>, inputs: &[RankInput<'_>]) -> anyhow::Result<bool> {
         let (me, world) = (bench.ep.rank(), bench.world());
         let sent = inputs.iter().zip(&self.tokens);

@@ -9,7 +9,7 @@ use crate::link;
 use crate::statistics::Samples;
 
 impl EpBench<'_> {
-    /// One timed repetition: stamps around dispatch and around combine, each behind a barrier, so that no rank's time
+    /// One timed repetition: stamps around dispatch and around combine, each after a barrier, so that no rank's time
     /// holds another's delay; between them stamps around expand and around contract, where there are any.
     pub(super) fn enqueue(&mut self, stamps: &Stamps, team: &Team) -> Result<(), Error> {
         team.barrier(&self.stream)?;

@@ -1,11 +1,11 @@
-//! `anabranch tune ep`: which launch shapes of dispatch and combine are fastest for each number of tokens on this machine, as a table
-//! that `ep.table` names. Every shape is timed as `bench ep` times dispatch and combine, and its result compared.
+//! `anabranch tune ep`: measures the fastest launch shapes of dispatch and combine for each number of tokens on this machine, and writes
+//! them as a table for `ep.table`. Every shape is timed as in `bench ep`, and its result compared.
 
 mod arguments;
 
+use anabranch::ep::Plan;
 use anabranch::ep::launch::{Launch, LaunchKey, LaunchOperation, LaunchTable, Launches};
 use anabranch::ep::plan::Geometry;
-use anabranch::ep::{EpConfig, Plan};
 use anabranch::jit::KernelSpec;
 use anabranch::shmem::Team;
 use anabranch::{Config, Error, RuntimeKind};
@@ -17,7 +17,7 @@ use self::arguments::sorted;
 use super::EpArgs;
 use super::cast::Casting;
 use super::fit::{Measured, steps};
-use super::{EpBench, experts_buffer, oracle_inputs, plan_of};
+use super::{EpBench, experts_buffer, oracle_inputs, plan_config, plan_of};
 use crate::link;
 use crate::print;
 use crate::ranks::RankContext;
@@ -44,7 +44,7 @@ pub(crate) fn needed_kernels(arguments: &TuneEpArgs) -> Vec<KernelSpec> {
     all
 }
 
-/// What the starting process can tell before there are ranks.
+/// The checks of the starting process, before it starts ranks.
 ///
 /// # Errors
 /// The first argument that cannot be used.
@@ -115,9 +115,9 @@ pub(crate) fn run(context: &RankContext<'_>, arguments: &TuneEpArgs) -> anyhow::
                 all.push(Measured { tokens, times });
             }
         }
-        let config =
-            plan_of(context.config, &bench, &arguments.workload(&bench, 1, world.size())?, world.size())?;
-        let key = LaunchKey::new(config.config(), world.size());
+        let workload = arguments.workload(&bench, 1, world.size())?;
+        let config = plan_config(context.config, &bench, &workload, world.size())?;
+        let key = LaunchKey::new(&config, world.size());
         let [dispatch, combine_pull, combine_push] = measured.map(|of| steps(&launches, &of));
         table.put(Launches { dispatch, combine_pull, combine_push, ..Launches::new(key) });
         // What was measured stays if the rest is given up.
@@ -169,19 +169,19 @@ impl<'a> Tuned<'a> {
         workload: &'a Workload,
         team: &'a Team,
     ) -> anyhow::Result<Self> {
-        let config = plan_of(context.config, bench, workload, context.world.size())?.config().clone();
+        let config = plan_config(context.config, bench, workload, context.world.size())?;
         let device = context.world.device();
         let blocks = arguments.blocks_of(device.multiprocessors()).last().copied().unwrap_or(1);
         let preferred = Plan::preferred_waves(device.wave_size(), device.multiprocessors());
         let waves = arguments.waves_of(device.multiprocessors()).last().copied().unwrap_or(1);
         // The plan takes a share of the device that every launch fits.
-        let config: EpConfig = config.launch(blocks, waves.max(preferred).min(16));
+        let config = config.launch(blocks, waves.max(preferred).min(16));
         let bench = EpBench::with_config(context, bench, workload, Casting::Inside, config)?;
         let tokens = bench.tensors.count as u32;
         Ok(Self { bench, arguments, team, tokens })
     }
 
-    /// All launches that are tried, the plan's defaults first: of those that are equally fast the first is taken.
+    /// All candidate launches, the plan's defaults first: of equally fast launches the first is taken.
     fn launches(&self) -> Vec<Launch> {
         let (plan, limits) = (self.bench.ep.plan(), self.bench.ep.limits());
         let operations = self.operations();

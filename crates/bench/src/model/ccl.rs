@@ -1,7 +1,9 @@
 //! `anabranch model ccl`.
 
 use anabranch::ccl::Shape;
-use anabranch::ccl::{Across, CallTraffic, DataType, Error, LinkRoom, LocationKind, ReduceOp, call_traffic};
+use anabranch::ccl::{
+    Across, CallTraffic, DataType, Error, LinkCapacity, LocationKind, ReduceOp, call_traffic,
+};
 use anabranch::{GroupRank, ccl};
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -50,9 +52,9 @@ pub(super) fn run(arguments: &ModelCclArgs) -> anyhow::Result<()> {
 }
 
 fn rows(arguments: &ModelCclArgs, links: &Links) -> anyhow::Result<Vec<CostRow>> {
-    let usual = LinkRoom::default();
-    let room = LinkRoom {
-        lanes: arguments.lanes.or(usual.lanes),
+    let usual = LinkCapacity::default();
+    let room = LinkCapacity {
+        channels: arguments.lanes.or(usual.channels),
         staging_bytes: arguments.staging.map_or(usual.staging_bytes, |size| size.0),
         speeds: links.speeds(),
     };
@@ -72,7 +74,7 @@ fn rows(arguments: &ModelCclArgs, links: &Links) -> anyhow::Result<Vec<CostRow>>
                 for across in &ways {
                     let shape = shape(*collective, *bytes, arguments.dtype, *scale)?;
                     match call_traffic(&shape, &scale.node_of_ranks(), *across, room) {
-                        // A way that nobody asked for, and that there is not.
+                        // A way that was not requested and does not exist.
                         Err(Error::Algorithm { .. }) if !is_given => {}
                         Err(error) => return Err(anabranch::Error::from(error).into()),
                         Ok(traffic) => rows.push(cost(&traffic, &shape, *scale, links)),

@@ -1,4 +1,4 @@
-//! The speeds that times follow from: measured ones, assumed ones, or those given.
+//! The link speeds of the model: measured, assumed, or given.
 
 use anabranch::ranks::{DeviceLinks, LinkSpeeds};
 use clap::Args;
@@ -165,7 +165,7 @@ mod tests {
     };
 
     #[test]
-    fn what_was_not_measured_says_so() {
+    fn unmeasured_links_are_marked() {
         let [inside, between] = NONE.links().lines();
         assert!(inside.ends_with("(measured on H200)") && !inside.contains("assumed"), "{inside}");
         assert!(between.ends_with("(assumed, not measured)") && !between.contains("(measured"), "{between}");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn speeds_that_cannot_be_are_refused() {
+    fn invalid_speeds_are_refused() {
         for text in ["0", "-1", "nan", "inf", "fast", ""] {
             assert!(positive(text).is_err(), "{text}");
         }

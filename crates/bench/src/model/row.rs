@@ -1,4 +1,4 @@
-//! What a model says: one row, as JSON or in a table.
+//! The output of the model: rows, as JSON or in a table.
 
 use anabranch::ep::{Moved, TimeParts};
 use serde::Serialize;
@@ -31,7 +31,7 @@ pub(super) struct CostRow {
     pub(super) messages: u64,
     pub(super) inside_hops: u32,
     pub(super) between_hops: u32,
-    /// Kernels, one behind the other.
+    /// Kernels, one after the other.
     launches: u32,
     /// The time, microseconds.
     pub(super) us: f64,

@@ -20,7 +20,7 @@ pub(super) struct ScaleArgs {
     pub(super) json: bool,
 }
 
-/// Ranks on nodes of one size, one node behind the other.
+/// Ranks on nodes of one size, in node order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scale {
     pub(super) ranks: u32,

@@ -116,7 +116,7 @@ pub(crate) fn lacking<'a>(
 pub(crate) fn lacking_adds<'a>(world: &World, mut routes: impl Iterator<Item = &'a Route>) -> Option<String> {
     let (operation, scope) = (Operation::Signal, Scope::Block);
     let route = routes.find(|route| world.support(route.peer, operation, scope) == Support::SetOnly)?;
-    Some(format!("signals that add, alone and behind copies, over {}", route_and_limits(route)))
+    Some(format!("signals that add, alone and after copies, over {}", route_and_limits(route)))
 }
 
 /// A route, and what its reason says that it does not do.
@@ -141,7 +141,7 @@ impl<'w> Matrix<'w> {
         Ok(Self { region, initial, by_nic, adds: true, cells: Vec::new(), lacking: Vec::new() })
     }
 
-    /// Runs the whole matrix; `say` hears what comes next. Collective over the world.
+    /// Runs the whole matrix; calls `say` with the next step. Collective over the world.
     ///
     /// # Errors
     /// What made the world fail. Bytes that are wrong are in the cells.

@@ -76,7 +76,7 @@ pub(crate) fn nic_kernels(provider: Provider, atomics: Atomics) -> Vec<KernelSpe
     UNITS.map(|unit| for_nic(KernelSpec::new(unit), provider, atomics)).into()
 }
 
-/// What the starting process can tell before there are ranks.
+/// The checks of the starting process, before it starts ranks.
 ///
 /// # Errors
 /// More ranks than the matrix has bits for; sizes that no heap of `heap.bytes` holds.

@@ -123,7 +123,7 @@ impl<'w> Region<'w> {
         Ok(contents)
     }
 
-    /// Launches the kernel `times` times behind a barrier of all ranks' streams, where there are arguments, and waits. Microseconds that all
+    /// Launches the kernel `times` times after a barrier of all ranks' streams, where there are arguments, and waits. Microseconds that all
     /// of it took on this rank's device. Collective.
     ///
     /// Offsets in the arguments lie in the region, and buffers in them are the caller's, who holds them until this returns.

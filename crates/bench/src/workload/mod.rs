@@ -1,4 +1,4 @@
-//! What the ranks of a benchmark bring: a recorded trace split over the ranks, or synthetic tokens.
+//! The input of the ranks of a benchmark: a recorded trace split over the ranks, or synthetic tokens.
 //!
 //! A [`Workload`] is a value from which every rank can make the input of any other rank, so that each one
 //! verifies its own results with no communication.
@@ -57,7 +57,7 @@ impl Workload {
     /// Synthetic tokens.
     ///
     /// # Errors
-    /// Whatever [`Synthetic::check`] finds.
+    /// The errors of [`Synthetic::check`].
     pub(crate) fn from_synthetic(synthetic: Synthetic, element: DataType) -> Result<Self, Error> {
         synthetic.check()?;
         Ok(Self { source: Source::Synthetic(synthetic), element })
@@ -120,7 +120,7 @@ impl Workload {
         (0..self.ranks()).filter_map(|rank| self.tokens_of(rank).ok()).max().unwrap_or(0)
     }
 
-    /// Makes the input of this rank: the same bytes whoever asks.
+    /// The input of a rank, the same bytes on every rank that computes it.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`].
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_is_not_there_is_an_error() {
+    fn unknown_rank_is_an_error() {
         let workload = Workload::from_synthetic(Synthetic::example(), DataType::F32).unwrap();
         let ranks = workload.ranks();
         assert!(matches!(workload.rank(ranks), Err(Error::NoSuchRank { rank, .. }) if rank == ranks));

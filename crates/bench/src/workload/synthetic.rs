@@ -123,7 +123,7 @@ impl Synthetic {
     /// The ids of all tokens of a rank, `[T, K]`; without the tokens.
     ///
     /// # Errors
-    /// Those of [`Self::check`]; [`Error::NoSuchRank`].
+    /// The errors of [`Self::check`]; [`Error::NoSuchRank`].
     pub(crate) fn ids(&self, rank: u32) -> Result<Vec<i32>, Error> {
         self.check()?;
         let count = self.tokens.get(rank as usize);

@@ -26,7 +26,7 @@
 //! sets the first. Other launchers set none: then ranks on one machine use its loopback interface, and ranks on
 //! several machines are refused ([`Error::Unprotected`]) unless `ANABRANCH_INSECURE=1` is set.
 //!
-//! The session is what tells one run of a job from the next; see [`Launch::session`].
+//! The session distinguishes one run of a job from the next; see [`Launch::session`].
 
 mod session;
 mod slurm;
@@ -67,7 +67,7 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// A rank's place as its launcher tells it.
+/// A rank's place, from its launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// The rank, below `size`.

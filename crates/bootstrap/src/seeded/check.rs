@@ -1,5 +1,5 @@
 //! What must hold of a run, whatever its order. The run's trace says who had come to a call when, so that the checks are
-//! exact: who is named as missing was, nobody waits longer than need be, and all members of a call see the same end.
+//! exact: ranks named as missing were missing, no rank waits longer than necessary, and all members of a call see the same end.
 
 use super::program::{Call, How, Program, What};
 use super::run::{Record, Run, name, phase};
@@ -160,7 +160,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Who is said to wait elsewhere does, at that turn.
+    /// A rank reported to wait in another call does, at that turn.
     fn elsewhere(&self, other: &OtherCall, missing: &[GlobalRank], now: usize) -> Result<(), String> {
         ensure(missing.contains(&other.rank), || "elsewhere is who is here".to_owned())?;
         let waits = self.run.ranks[other.rank.index()].records.iter().any(|record| {
@@ -176,7 +176,7 @@ impl Checker<'_> {
         ensure(kind == loss.kind, || format!("{} is not how it went", loss.kind))
     }
 
-    /// At its end a rank knows of all losses so far and of no other, and none was told twice.
+    /// At its end a rank knows of all losses so far and of no other, and none was reported twice.
     fn losses(&self, rank: GlobalRank) -> Result<(), String> {
         let seen = &self.run.ranks[rank.index()];
         seen.losses.iter().try_for_each(|loss| self.is_loss(loss))?;

@@ -27,7 +27,7 @@ pub(super) struct Record {
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) records: Vec<Record>,
-    /// What its observer was told.
+    /// What its observer got.
     pub(super) told: Vec<Loss>,
     /// Turns before it began to go, and how it went.
     pub(super) gone: (usize, How),

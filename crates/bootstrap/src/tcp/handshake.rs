@@ -26,7 +26,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 /// The longest wait for one of several addresses to take a connection, and to say a challenge, which a root does at once.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What a newcomer says.
+/// The first message of a connecting rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HelloMsg {
     pub(super) rank: u32,
@@ -205,7 +205,7 @@ pub(super) fn connect_to_root(config: &TcpConfig) -> Result<(Connection, Heartbe
             });
         }
         tracing::debug!(rank = config.rank.get(), address = %config.address, reason = ?failed, "the root is not there yet");
-        // Nothing would wake it sooner: the root cannot tell ranks that have not connected.
+        // Nothing would wake it sooner: the root cannot reach ranks that have not connected.
         anabranch_clock::sleep(shortened(pause).min(config.deadline.remaining()));
         pause = (pause * 2).min(RETRY.1);
     }
@@ -328,7 +328,7 @@ impl Turn {
 
 fn connect(address: SocketAddr, at_most: Duration) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, at_most)?;
-    // While nobody listens on a local port in the ephemeral range, the system may give a connecting socket
+    // While no socket listens on a local port in the ephemeral range, the system may give a connecting socket
     // that very port, which connects it to itself and keeps the root from it.
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(ErrorKind::ConnectionRefused.into());

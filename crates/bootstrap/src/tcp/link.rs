@@ -163,13 +163,13 @@ impl Worker {
             self.mailbox.tell_observers();
         }
         let shared = Arc::clone(&self.shared);
-        // The socket is closed before anybody is told that this has ended.
+        // The socket is closed before the end is reported.
         drop(self);
         *shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         shared.ended_changed.notify_all();
     }
 
-    /// Works until told to stop (which gives `None`) or until the connection has ended.
+    /// Works until it is stopped (which gives `None`) or until the connection has ended.
     fn serve(&mut self) -> Option<Closed> {
         loop {
             let stop = self.shared.stop.load(Ordering::Acquire);

@@ -214,7 +214,7 @@ impl TcpRendezvous {
             tracing::warn!(
                 rank = config.rank.get(),
                 address = %config.address,
-                "INSECURE: the rendezvous has no secret; whoever reaches its port can join as any rank and write to GPU memory"
+                "INSECURE: the rendezvous has no secret; any process that reaches its port can join as any rank and write to GPU memory"
             );
         }
         let serving = match root {
@@ -236,7 +236,7 @@ impl TcpRendezvous {
             Ok(()) => Ok(Self { client }),
             Err(error) => {
                 if matches!(error, Error::CannotForm { .. }) {
-                    // The root stays until those who come late have heard it too; that it cannot tell all is no news then.
+                    // The root stays until late ranks have got it too; failing to inform all is expected then.
                     drop(client.leave());
                 }
                 Err(error)

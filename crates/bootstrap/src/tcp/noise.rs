@@ -114,7 +114,7 @@ impl Cipher {
     /// Seals bytes into as many records as they take.
     ///
     /// # Errors
-    /// [`FrameError::Sealed`] after 2^64 records, which nobody lives to see.
+    /// [`FrameError::Sealed`] after 2^64 records, which no run reaches.
     pub(super) fn seal(&mut self, plain: &[u8]) -> Result<Vec<u8>, FrameError> {
         let most = MAX_RECORD - TAG;
         let records = plain.len().div_ceil(most);
@@ -131,7 +131,7 @@ impl Cipher {
         Ok(sealed)
     }
 
-    /// Opens the first record of `sealed`, if it is there whole, and puts its bytes behind `plain`; gives the bytes that the
+    /// Opens the first record of `sealed`, if it is there whole, and appends its bytes to `plain`; gives the bytes that the
     /// record took.
     ///
     /// # Errors
@@ -192,7 +192,7 @@ pub(super) mod tests {
         assert!(!first.windows(6).any(|part| part == b"rank 1"), "the payload is not in the clear");
         let (false_root, _) = Initiator::begin(&secret, &challenge, b"rank 1").unwrap();
         assert!(false_root.finish(&first).is_none(), "a message reflected is no answer");
-        // An answer to somebody else's message.
+        // An answer to another peer's message.
         let (_, other) = Initiator::begin(&secret, &challenge, b"rank 1").unwrap();
         let (responder, _) = Responder::begin(&secret, &challenge, &other).unwrap();
         assert!(initiator.finish(&responder.finish(b"").unwrap().0).is_none());

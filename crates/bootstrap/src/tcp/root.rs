@@ -58,7 +58,7 @@ impl TcpRoot {
     /// with the address of each.
     ///
     /// # Errors
-    /// [`Error::System`] when the system gives no random bytes or does not tell its interfaces.
+    /// [`Error::System`] when the system has no random bytes or does not list its interfaces.
     pub fn unique_id(&self) -> Result<UniqueId, Error> {
         let mut candidates = Vec::new();
         for address in &self.addresses {
@@ -200,7 +200,7 @@ pub(super) fn serve(root: TcpRoot, config: &TcpConfig) -> Result<Serving, Error>
         .name("rendezvous root".to_owned())
         .spawn(move || {
             let remaining = server.run();
-            // Nobody listens when it was stopped.
+            // It does not listen when it was stopped.
             drop(outcome_sender.send(remaining));
         })
         .map_err(Error::system("starting a thread"))?;
@@ -211,7 +211,7 @@ impl Serving {
     /// Serves until all ranks have left, at most until the deadline.
     pub(super) fn finish(mut self, deadline: Deadline) -> Result<(), Error> {
         self.command(Command::Finish(deadline.remaining()));
-        // The server keeps the deadline itself and then needs a moment to tell the ranks that remain.
+        // The server keeps the deadline itself and then needs a moment to inform the remaining ranks.
         let outcome = self.outcome.recv_timeout(deadline.remaining() + Duration::from_secs(2));
         self.end();
         match outcome {
@@ -223,7 +223,7 @@ impl Serving {
         }
     }
 
-    /// Serves those who ask what rank 0 said before it went, at most for so long.
+    /// Serves ranks that read what rank 0 published before it left, at most for this time.
     pub(super) fn linger(mut self, limit: Duration) {
         self.command(Command::Linger(limit));
         if let Some(thread) = self.thread.take()

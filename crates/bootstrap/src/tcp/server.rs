@@ -37,7 +37,7 @@ pub(super) enum Command {
     /// Serve.
     #[default]
     Serve,
-    /// Serve until nobody is left, but no longer than this. A time, no deadline: the server has a clock of its own.
+    /// Serve until no rank is left, but no longer than this. A duration, not a deadline: the server has its own clock.
     Finish(Duration),
     /// After rank 0 closed without leaving, its store answers the remaining ranks until all are gone, at most for this long.
     Linger(Duration),
@@ -54,7 +54,7 @@ enum Stage {
     Challenged { challenge: Bytes32, since: Instant },
     /// Is this rank.
     Joined(GlobalRank),
-    /// Takes its last words: those of a stranger, or what somebody who knows the secret is owed.
+    /// Sends its last frames: a refusal, or what an authenticated rank still has to get.
     Draining { since: Instant, finished: bool, stranger: bool },
 }
 
@@ -308,7 +308,7 @@ impl Server {
         }
     }
 
-    /// Declares a rank dead whose connection is still there, and tells it so.
+    /// Declares a rank dead whose connection is still open, and informs it.
     fn give_up(&mut self, id: u64, rank: GlobalRank, detail: String) {
         let loss = Loss { rank, kind: LossKind::Died, detail };
         if let Some(peer) = self.peers.get_mut(&id) {

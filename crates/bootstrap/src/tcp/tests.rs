@@ -101,8 +101,8 @@ fn a_newcomer_of_another_version_learns_of_it() {
     finish(joining, &address);
 }
 
-/// A root that says these bytes to whoever connects.
-fn root_that_says(bytes: Vec<u8>) -> String {
+/// A root that sends these bytes to every connection.
+fn root_that_sends(bytes: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     thread::spawn(move || {
@@ -115,7 +115,7 @@ fn root_that_says(bytes: Vec<u8>) -> String {
 }
 
 fn frame_error(bytes: Vec<u8>) -> FrameError {
-    match TcpRendezvous::join(config(1, 2, &root_that_says(bytes))).unwrap_err() {
+    match TcpRendezvous::join(config(1, 2, &root_that_sends(bytes))).unwrap_err() {
         Error::Frame { source, .. } => source,
         other => panic!("{other}"),
     }
@@ -149,7 +149,7 @@ fn a_root_that_cannot_prove_the_token_is_not_trusted() {
         &answer,
     ]
     .concat();
-    let error = TcpRendezvous::join(config(1, 2, &root_that_says(said))).unwrap_err();
+    let error = TcpRendezvous::join(config(1, 2, &root_that_sends(said))).unwrap_err();
     assert!(matches!(error, Error::RootUnproven { .. }), "{error}");
 }
 
@@ -179,7 +179,7 @@ fn loss_seen(rendezvous: &TcpRendezvous) -> Loss {
 }
 
 #[test]
-fn a_silent_peer_counts_as_dead_and_is_told_so() {
+fn a_silent_peer_counts_as_dead_and_is_informed() {
     let heartbeat = Heartbeat { interval: Duration::from_millis(50), limit: Duration::from_millis(600) };
     let (rank_0, mut silent, _) = half_real(heartbeat);
     let loss = loss_seen(&rank_0);
@@ -224,7 +224,7 @@ fn a_dropped_connection_is_a_death_that_ends_waiting_calls() {
 }
 
 #[test]
-fn a_root_that_leaves_first_serves_for_its_linger_and_says_goodbye() {
+fn a_root_that_leaves_first_serves_until_its_linger_ends() {
     let (rank_0, mut peer, _) = half_real(Heartbeat::default());
     let error = rank_0.leave().unwrap_err();
     assert!(matches!(&error, Error::StillJoined { ranks, .. } if ranks == &[GlobalRank::new(1)]), "{error}");
@@ -251,14 +251,14 @@ fn a_rank_that_died_may_not_come_back_and_one_that_is_there_not_come_twice() {
 }
 
 #[test]
-fn a_candidate_that_takes_connections_and_says_nothing_keeps_nobody_from_the_root() {
+fn a_silent_candidate_does_not_delay_finding_the_root() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let (joining, address) = root_of_two();
     finish(joining, &format!("{},{address}", silent.local_addr().unwrap()));
 }
 
 #[test]
-fn what_the_root_says_is_final_although_other_candidates_may_still_come() {
+fn the_answer_of_the_root_is_final() {
     let (joining, address) = root_of_two();
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let started = std::time::Instant::now();

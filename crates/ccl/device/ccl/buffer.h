@@ -1,17 +1,17 @@
-// Buffers of a call: how their bytes are read and written a piece at a time. A peer may touch them, so
-// only the primitives for such memory do it here.
+// Buffers of a call: loads and stores of their bytes, a piece at a time. A peer may access them, so that only the primitives for such
+// memory are used here.
 #pragma once
 
 #include "anabranch/prelude.h"
 
 namespace ccl {
 
-// Instead of a member, as src/args.rs has them: every member, and none.
+// Special member numbers, as in src/device/args.rs: every member, and none.
 static constexpr u32 MOVE_ALL = 0xffffffffu;
 static constexpr u32 MOVE_NONE = 0xfffffffeu;
 static constexpr u32 REDUCE_ALL = 0xffffffffu;
 
-// Up to 8 bytes at `byte` of a buffer of `bytes`, the rest zero. `wide`: the buffer's addresses are multiples of 8.
+// Loads up to 8 bytes at `byte` of a buffer of `bytes` bytes; the rest is zero. `wide`: the addresses of the buffer are multiples of 8.
 ANABRANCH_DEVICE u64 load_payload(const Grid& grid, u64 buffer, u64 byte, u64 bytes, bool wide) {
     const u8* from = reinterpret_cast<const u8*>(buffer + byte);
     if (wide && byte + 8 <= bytes) return heap_load(grid, reinterpret_cast<const u64*>(from));
@@ -35,13 +35,13 @@ ANABRANCH_DEVICE void store_payload(const Grid& grid, u64 buffer, u64 byte, u64 
     }
 }
 
-// Bytes [first, first + length) of a message of `bytes`: how many there are.
+// The number of bytes of a message of `bytes` bytes in [first, first + length).
 ANABRANCH_DEVICE u64 cut(u64 first, u64 length, u64 bytes) { return first < bytes ? minimum(length, bytes - first) : 0; }
 
-// Pieces of a buffer that a channel moves in one go: enough for several loads of each thread at once.
+// Loads in flight per thread.
 static constexpr u32 UNROLL = 4;
 
-// Bytes [0, bytes) from one place to another, in pieces of `sizeof(Raw)`, by `lanes` threads, of which this is number `lane`.
+// Copies bytes [0, bytes) in pieces of `sizeof(Raw)`, by `lanes` threads, of which this is number `lane`.
 template <class Raw>
 ANABRANCH_DEVICE void copy_as(const Grid& grid, u32 lane, u32 lanes, u64 to, u64 from, u64 bytes) {
     Raw* target = reinterpret_cast<Raw*>(to);
@@ -62,7 +62,7 @@ ANABRANCH_DEVICE void copy_as(const Grid& grid, u32 lane, u32 lanes, u64 to, u64
     }
 }
 
-// The same at any alignment: as wide as the addresses allow, the last bytes one by one.
+// Copies at any alignment: as wide as the addresses allow, the last bytes one by one.
 ANABRANCH_DEVICE void copy_bytes(const Grid& grid, u32 lane, u32 lanes, u64 to, u64 from, u64 bytes) {
     u64 offset = to | from;
     u64 wide = 0;

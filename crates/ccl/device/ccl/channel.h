@@ -1,16 +1,16 @@
-// Channels: what one block of a collective owns, at every rank. Channel b of a communicator is block b of each member's kernel; channels
-// share nothing, so that a launch with fewer blocks leaves no other's epochs behind. Launches of a communicator follow
-// each other at each rank (one stream, or streams that wait for each other), so a channel's uses are one sequence at each member.
+// Channels: the state that one block of a collective owns at every rank. Channel b of a communicator belongs to block b of the kernel of
+// each member. Channels share nothing, so that unused channels keep valid epochs in launches with fewer blocks. Launches of a communicator
+// are ordered at each rank (one stream, or streams that wait for each other), so the uses of a channel are one sequence at each member.
 //
-// A channel has three counters, which its own block alone touches and which all members advance alike, since all launch the same
-// plans in the same order: `epoch` counts uses of its packets, `meets` its meetings, `uses` those of its staging. They are read
-// when the kernel begins and written when it ends, so a replayed graph is just another epoch.
+// A channel has three counters, which only its own block accesses and which advance equally on all members, since all launch the same plans
+// in the same order: `epoch` counts uses of its packets, `meets` its barriers, `uses` the uses of its staging. A kernel reads them when it
+// begins and writes them when it ends, so a replayed graph is just another epoch.
 //
-// Overlaps. Two launches at work on one channel would use the same numbers. Launches in stream order cannot; graphs that are replayed
-// on two streams at once can. Where the host watches a channel, each launch counts itself in and out, and one that finds another
-// inside reports it and does nothing.
+// Overlaps. Two concurrent launches on one channel would use the same epochs. Launches in stream order cannot overlap; graphs replayed on
+// two streams can. If the host watches a channel, each launch counts itself in and out, and a launch that finds another one in progress
+// reports it and does nothing.
 //
-// Meetings and staging: meet.h. Packets: packets.h.
+// Barriers and staging: meet.h. Packets: packets.h.
 #pragma once
 
 #include "anabranch/prelude.h"
@@ -39,17 +39,17 @@ struct Channel {
     u64 uses;
     u32 index;
     u32 turn;  // index modulo the members
-    bool dead;     // the world is poisoned, or a meeting failed; the same in every thread of the block
-    bool counted;  // known to thread 0: the launch has counted itself in
+    bool dead;     // the world is poisoned, or a barrier failed; the same in every thread of the block
+    bool counted;  // valid on thread 0: the launch has counted itself in
 };
 
-// Local memory: the counters, whether a thread's wait failed, then where every member's heap, input and output are.
+// Local memory: the counters, fault flags, then the addresses of the heap, input and output of every member.
 static constexpr u32 LOCAL_EPOCH = 0;
 static constexpr u32 LOCAL_MEETS = 8;
 static constexpr u32 LOCAL_USES = 16;
 static constexpr u32 LOCAL_OPENED = 24;
-// Where a thread says that its wait failed: in a meeting, and in an epoch of packets, odd or even. Each is read after the barrier
-// that ends what it is for, and a thread that has gone on writes another one: so all threads read the same.
+// Fault flags of failed waits: in a barrier, and in an epoch of packets, odd or even. Each is read after the block barrier that ends its
+// use, and later waits use another flag: so all threads read the same value.
 static constexpr u32 FAULT_IN_MEETING = 28;
 static constexpr u32 FAULT_IN_EPOCH = 32;
 static constexpr u32 LOCAL_TABLES = 40;
@@ -57,11 +57,11 @@ static constexpr u32 LOCAL_TABLES = 40;
 ANABRANCH_DEVICE u64 table_entry(const Grid& grid, const CommView& comm, u32 table, u32 member) {
     return grid.local_load<u64>(LOCAL_TABLES + (table * comm.team.size + member) * 8);
 }
-// Where a member's heap starts.
+// The address of the heap of a member.
 ANABRANCH_DEVICE u64 member_base(const Grid& grid, const CommView& comm, u32 member) {
     return table_entry(grid, comm, 0, member);
 }
-// Where a member's input and output are. Of a buffer that peers do not reach, only this rank's own may be asked for.
+// The addresses of the input and output of a member. For a buffer that is not mapped at peers, only those of this rank are valid.
 ANABRANCH_DEVICE u64 input_of(const Grid& grid, const CommView& comm, u32 member) {
     return table_entry(grid, comm, 1, member);
 }
@@ -69,14 +69,14 @@ ANABRANCH_DEVICE u64 output_of(const Grid& grid, const CommView& comm, u32 membe
     return table_entry(grid, comm, 2, member);
 }
 
-// Members counted from this one on, so that not all begin with the same peer.
-// `by` is at most the number of members.
+// The member `by` after this one, so that not all members start with the same peer. `by` is at most the number of members.
 ANABRANCH_DEVICE u32 rotated(const CommView& comm, u32 by) {
     u32 member = comm.team.rank + by;
     return member < comm.team.size ? member : member - comm.team.size;
 }
 
-// All members for i from 0 on, and all peers for i from 1 on: channels begin with different ones, so that all links work at once.
+// All members for i from 0 on (`turned`), all peers for i from 1 on (`turned_peer`). Channels start with different ones, so that all links
+// work at the same time.
 ANABRANCH_DEVICE u32 turned(const CommView& comm, const Channel& channel, u32 i) {
     u32 by = i + channel.turn;
     return rotated(comm, 1 + (by < comm.team.size ? by : by - comm.team.size));
@@ -90,8 +90,8 @@ ANABRANCH_DEVICE u64 buffer_at(const Grid& grid, const BufferView& buffer, u32 m
     return buffer.bases == nullptr ? buffer.offset : private_load(grid, buffer.bases + member) + buffer.offset;
 }
 
-// Every thread of the block, first of all. All loads are under way before the first is used: each takes longer than a hop of
-// the fastest collective leaves room for.
+// Every thread of the block, at the start. All loads are in flight before the first is used, because each takes longer than a fast
+// collective can wait.
 ANABRANCH_DEVICE Channel channel_open(const Grid& grid, const CommView& comm, const BufferView& input, const BufferView& output) {
     ChannelState* state = comm.channels + grid.block;
     u64 kept[3] = {0, 0, 0};
@@ -128,14 +128,14 @@ ANABRANCH_DEVICE Channel channel_open(const Grid& grid, const CommView& comm, co
     u64 meets = grid.local_load<u64>(LOCAL_MEETS);
     WaitContext wait = wait_context(grid, comm.team.control, comm.operation, comm.team.group,
                                     comm.team.rank, maximum(epoch, meets));
-    // Thread 0 alone knows of an earlier launch that has not ended.
+    // Only thread 0 knows of an earlier launch that is in progress.
     if (inside != 0) report_fault(grid, wait, PHASE_OVERLAP, comm.team.rank, 0, inside, 0);
     return Channel{wait, epoch, meets, grid.local_load<u64>(LOCAL_USES), grid.block, turn, grid.local_load<u32>(LOCAL_OPENED) != 0,
                 is_watched != 0};
 }
 
-// Every thread of the block, last of all. The block has read the counters when it opened the channel; the next to read them is a
-// later kernel. After a fault no kernel does.
+// Every thread of the block, at the end. The block read the counters when it opened the channel; a later kernel reads them next, and none
+// after a fault.
 ANABRANCH_DEVICE void channel_close(const Grid& grid, const CommView& comm, const Channel& channel) {
     if (grid.thread != 0) return;
     ChannelState* state = comm.channels + channel.index;
@@ -146,7 +146,7 @@ ANABRANCH_DEVICE void channel_close(const Grid& grid, const CommView& comm, cons
     fetch_add_device(grid, &state->inside, ~0u);
 }
 
-// A kernel: opens the channel, does `work(channel)` unless there was a fault before, closes it. Every thread.
+// The body of a kernel: opens the channel, runs `work(channel)` unless the world has failed, closes the channel. Every thread.
 template <class Work>
 ANABRANCH_DEVICE void on_channel(const Grid& grid, const CommView& comm, const BufferView& input, const BufferView& output, Work work) {
     Channel channel = channel_open(grid, comm, input, output);
@@ -154,7 +154,7 @@ ANABRANCH_DEVICE void on_channel(const Grid& grid, const CommView& comm, const B
     channel_close(grid, comm, channel);
 }
 
-// A wait of this thread failed. The block learns of it after its next barrier. Atomic: several threads may fail.
+// Records that a wait of this thread failed. The block sees it after its next barrier. Atomic, because several threads may fail.
 ANABRANCH_DEVICE void channel_fail(const Grid& grid, u32 fault) { grid.local_fetch_add(fault, 1u); }
 
 // Every thread, after a block barrier.

@@ -1,5 +1,5 @@
-// Element types of collectives, named as the variants of DataType in Rust. A value crosses memory as its bits (Raw) and is
-// reduced in its accumulation type: f32 for floats of up to four bytes, f64 for F64, its own bits for the rest.
+// Element types of collectives, named as the variants of DataType in Rust. In memory a value is its bits (Raw). It is reduced in its
+// accumulation type: f32 for floats of up to four bytes, f64 for F64, its own bits for all others.
 #pragma once
 
 #include "anabranch/float8.h"
@@ -35,7 +35,7 @@ typedef Integer<u32, false> U32;
 typedef Integer<u64, true> I64;
 typedef Integer<u64, false> U64;
 
-// A byte; whatever is not zero is true.
+// A byte, true unless zero.
 struct Bool {
     typedef u8 Raw;
     static constexpr u32 BYTES = 1;
@@ -50,7 +50,7 @@ struct Kind {
 template <class Bits, bool SIGNED>
 struct Kind<Integer<Bits, SIGNED>> {
     static constexpr Family FAMILY = Family::INTEGER;
-    // With the top bit turned over, signed numbers are in the order of unsigned ones.
+    // With the top bit inverted, signed numbers have the order of unsigned ones.
     static constexpr Bits ORDER = SIGNED ? static_cast<Bits>(Bits(1) << (8 * sizeof(Bits) - 1)) : Bits(0);
 };
 template <>
@@ -58,7 +58,7 @@ struct Kind<Bool> {
     static constexpr Family FAMILY = Family::BOOLEAN;
 };
 
-// The quiet NaN that Min and Max give.
+// The quiet NaN that Min and Max return.
 template <class Element>
 struct QuietNan {
     static constexpr u32 BITS = Element::NOT_A_NUMBER;
@@ -80,7 +80,7 @@ struct QuietNan<F64> {
     static constexpr u64 BITS = 0x7ff8000000000000ull;
 };
 
-// A float's accumulation type, and the way there and back: one rounding, to nearest even.
+// The accumulation type of a float, and the conversions: one rounding, to nearest even.
 template <class Element>
 struct Accumulation {
     typedef f32 Value;

@@ -1,24 +1,24 @@
-// Links: queues of chunks from one member to another, also between machines, where no memory is mapped. What a member does with
-// them is a list of steps that src/network/schedule.rs makes, which also says why no wait is circular.
+// Links: queues of chunks from one member to another, also internode, where no memory is mapped. A member works on them by the list of
+// steps from src/network/schedule.rs, which states why no wait is circular.
 //
-// For each channel and stream there is a link from each member (the source) to each other (the target): LINK_DEPTH slots in
-// the target's heap with two counters. `arrived`, at the target, counts the chunks that were given; `consumed`, at the source, those
-// that were taken. Each is written by the other side alone, by one block of it, as a signal that is set; both count on from launch to launch
-// (`LinkState`), have 64 bits and are never reset, so a replayed graph just counts on. Chunk c lies in slot c % LINK_DEPTH.
+// For each channel and stream there is a link from each member (the source) to each other (the target): LINK_DEPTH slots in the heap of the
+// target, and two counters. `arrived`, at the target, counts chunks sent; `consumed`, at the source, counts chunks received. The other side
+// writes each, from one block, as a signal with SET. Both count on from launch to launch (`LinkState`), have 64 bits and are never reset,
+// so that a replayed graph just counts on. Chunk c is in slot c % LINK_DEPTH.
 //
-// To a member of the same machine a chunk is stored into its slot, and the counter after a release. To another machine it is written
-// into the same slot of this rank's *outgoing* ones first, from which the transport takes it: user memory need not be registered.
+// Within a node, the source stores a chunk into its slot, and the counter after a release. Between nodes it writes the chunk into the same
+// slot of its *outgoing* slots first, from which the transport sends it: user memory need not be registered.
 //
-// Why a slot may be written. The source writes chunk c when `consumed` has come to c + 1 - LINK_DEPTH: the target has read chunk
-// c - LINK_DEPTH, which lay there, and released its reads before it counted.
-// Why an outgoing slot may be written. By then the target had that chunk: the transport had read it here before it arrived there.
-// Why a slot may be read. The target reads chunk c when `arrived` has come to c + 1. On a machine the source counts after a release of the
-// slot. Between machines the counter is the signal of the put that brought the chunk (shmem/signal.h).
-// Why counters do not go back. Those of a link are set by one wave, the first of the block of its channel, in every launch. To which queue pair
-// of a peer this wave puts says the block's number alone (shmem/nic.h), not the launch, the collective or the kernel; so chunks and counters
-// of a link go by one queue pair, in order, and so do those of one launch and the next. Links of different channels have nothing in common.
-// Why launches do not meet each other's chunks. They follow each other at each member, and both ends of a link count as many
-// chunks in each call.
+// Why a slot may be written. The source writes chunk c when `consumed` has reached c + 1 - LINK_DEPTH: the target has read chunk c -
+// LINK_DEPTH, which was there, and released its reads before it counted.
+// Why an outgoing slot may be written. The target has received the previous chunk in that slot, so the transport has read it here.
+// Why a slot may be read. The target reads chunk c when `arrived` has reached c + 1. Within a node the source counts after a release of the
+// slot. Between nodes the counter is the signal of the put of the chunk (shmem/signal.h).
+// Why counters do not go back. One wave sets those of a link in every launch: the first wave of the block of its channel. The number of the
+// block alone selects the queue pair to a peer (shmem/nic.h), not the launch, the collective or the kernel. So chunks and counters of a
+// link use one queue pair, in order, also from one launch to the next. Links of different channels share nothing.
+// Why launches do not receive chunks of each other. They are ordered at each member, and both ends of a link count equally many chunks in
+// each call.
 #pragma once
 
 #include "ccl/buffer.h"
@@ -26,7 +26,7 @@
 
 namespace ccl {
 
-// As src/network/schedule.rs has them.
+// As in src/network/schedule.rs.
 static constexpr u32 LINK_DEPTH = 4;
 static constexpr u32 LINK_STREAMS = 2;
 // Bytes between two counters that different members write.
@@ -35,9 +35,9 @@ static constexpr u32 LINK_LINE = 64;
 // Phases of fault records, after those of channel.h.
 enum LinkPhase : u32 { PHASE_LINK_CHUNK = 5, PHASE_LINK_ROOM = 6 };
 
-// Bits of ports and steps: src/args.rs.
+// Flags of ports and steps, as in src/device/args.rs.
 static constexpr u32 PORT_LINK = 1;
-static constexpr u32 PORT_ACROSS = 2;
+static constexpr u32 PORT_INTERNODE = 2;
 static constexpr u32 STEP_REDUCES = 1;
 static constexpr u32 STEP_TAKES_UNROUNDED = 2;
 static constexpr u32 STEP_GIVES_UNROUNDED = 4;
@@ -45,8 +45,8 @@ static constexpr u32 STEP_IS_TOKEN = 8;
 static constexpr u32 STEP_PACKS = 16;
 static constexpr u32 STEP_UNPACKS = 32;
 
-// Local memory: whether the world was poisoned before; whether a wait failed; {given, taken} of each link of the channel; then for each port
-// of a step where its chunk is here, and what its counter at the peer becomes.
+// Local memory: whether the world was poisoned at the start; whether a wait failed; {given, taken} of each link of the channel; then, for
+// each port of a step, the address of its chunk and the new value of its counter at the peer.
 static constexpr u32 LINK_OPENED = 0;
 static constexpr u32 LINK_FAULT = 4;
 static constexpr u32 LOCAL_LINKS = 8;
@@ -55,11 +55,11 @@ ANABRANCH_DEVICE u32 local_port(const Links& links, u32 port) {
     return LOCAL_LINKS + 16 * (LINK_STREAMS * links.team.size + port);
 }
 
-// A link of this channel: by its stream and its other end.
+// Index of a link of this channel, from its stream and its other end.
 ANABRANCH_DEVICE u32 link_of(const Links& links, const LinkPort& port) {
     return static_cast<u32>(port.address) * links.team.size + port.peer;
 }
-// The same among all channels, in the heap of any member: `peer` is the other end as that member sees it.
+// Index of a link among all channels, in the heap of any member: `peer` is the other end as that member sees it.
 ANABRANCH_DEVICE u64 link_index(const Grid& grid, const Links& links, u64 stream, u32 peer) {
     return (static_cast<u64>(grid.block) * LINK_STREAMS + stream) * links.team.size + peer;
 }
@@ -69,7 +69,7 @@ ANABRANCH_DEVICE u64 slot_offset(const Links& links, u64 first, u64 index, u64 c
     return first + (index * LINK_DEPTH + slot) * links.slot_bytes;
 }
 
-// The words of the steps, then those of their ports; two numbers of 32 bits are in a word, the first in its low half.
+// Words of the steps, then of their ports. Two 32-bit numbers share a word, the first in its low half.
 ANABRANCH_DEVICE u64 step_word(const Grid& grid, const NetworkArgs& args, u32 index) {
     return args.table == nullptr ? args.words[index] : private_load(grid, args.table + index);
 }
@@ -86,13 +86,13 @@ ANABRANCH_DEVICE LinkPort load_port(const Grid& grid, const NetworkArgs& args, u
     return LinkPort{address, static_cast<u32>(other), static_cast<u32>(other >> 32)};
 }
 
-// Where port `i`'s chunk is on this rank, or in a mapped peer's slot.
+// Address of the chunk of port `i` on this rank, or in the slot of a mapped peer.
 ANABRANCH_DEVICE u64 chunk_at(const Grid& grid, const Links& links, u32 i) { return grid.local_load<u64>(local_port(links, i)); }
 ANABRANCH_DEVICE u64 count_at(const Grid& grid, const Links& links, u32 i) {
     return grid.local_load<u64>(local_port(links, i) + 8);
 }
 
-// Every thread, first and last of all: this channel's counters. After a fault no kernel reads them again.
+// Every thread, at the start and at the end: load and store the counters of this channel. After a fault no kernel reads them again.
 ANABRANCH_DEVICE void open_links(const Grid& grid, const Links& links) {
     for (u32 i = grid.thread; i < LINK_STREAMS * links.team.size; i += grid.block_threads) {
         LinkState* state = links.states + link_index(grid, links, 0, i);
@@ -113,7 +113,7 @@ ANABRANCH_DEVICE void close_links(const Grid& grid, const Links& links) {
     }
 }
 
-// One thread: waits until the port can be used, and puts down where its chunk is. `first` is where the chunk starts in a tensor.
+// One thread: waits until the port is ready, and records the address of its chunk. `first` is the offset of the chunk in a tensor.
 ANABRANCH_DEVICE bool ready_port(const Grid& grid, const Links& links, WaitContext wait, const LinkPort& port, bool is_source,
                                  u64 first, u32 place) {
     u64 at = port.address + first, count = 0, seen = 0;
@@ -131,7 +131,7 @@ ANABRANCH_DEVICE bool ready_port(const Grid& grid, const Links& links, WaitConte
             [target](u64 now) { return has_reached(now, target); }, seen);
         if (is_source) {
             at = links.heap + slot_offset(links, links.incoming, here, chunk);
-        } else if ((port.flags & PORT_ACROSS) != 0) {
+        } else if ((port.flags & PORT_INTERNODE) != 0) {
             at = links.heap + slot_offset(links, links.outgoing, here, chunk);
         } else {
             at = private_load(grid, links.team.peer_bases + port.peer) + slot_offset(links, links.incoming, there, chunk);
@@ -143,7 +143,7 @@ ANABRANCH_DEVICE bool ready_port(const Grid& grid, const Links& links, WaitConte
     return status == WAIT_OK;
 }
 
-// One thread: counts at a member of this machine.
+// One thread: sets the counter at a member of this node.
 ANABRANCH_DEVICE void count_inside(const Grid& grid, const Links& links, const LinkPort& port, bool is_source, u64 count) {
     u64 there = link_index(grid, links, port.address, links.team.rank);
     u64 base = private_load(grid, links.team.peer_bases + port.peer);
@@ -151,7 +151,7 @@ ANABRANCH_DEVICE void count_inside(const Grid& grid, const Links& links, const L
     flag_store(grid, reinterpret_cast<u64*>(word), count);
 }
 
-// Every thread: counts at a member of another machine, for a target after its chunk of `bytes` bytes.
+// Every thread: sets the counter at a member of another node; for a target after the put of its chunk of `bytes` bytes.
 ANABRANCH_DEVICE bool count_internode(const Grid& grid, const Links& links, const shmem::Context& context, const LinkPort& port,
                                   bool is_source, u64 at, u64 count, u64 bytes) {
     u64 there = link_index(grid, links, port.address, links.team.rank);

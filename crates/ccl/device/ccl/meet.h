@@ -1,17 +1,18 @@
-// Meetings of a channel, and the staging whose halves they free. channel.h says what a channel is.
+// `meet`, the barrier of a channel over all members, and the staging whose halves it frees. channel.h defines channels.
 //
-// Meetings. Meeting m: every member releases what it did, stores m at every member, and waits until all have stored m there.
-// - Who has left meeting m knows that every member has come to it, and sees what each did before it came.
-// - A word has one writer, and may go on before it was looked at, by one: the writer cannot leave m + 1 before this rank has
-//   come there, which it does after it has left m. So "m or m + 1" is all that can be seen after m - 1, and two bits are enough.
-// - The value beside m lies in place m % 2 and is read before the reader comes to m + 1. Its writer overwrites it on its way
-//   to m + 2, when it has left m + 1, so when all readers had come there.
-// Whatever ends with a meeting may also end the kernel: the next launch's first meeting is this one's successor.
+// Barriers. Barrier m: every member releases its stores, stores m at every member, and waits until all have stored m at it.
+// - A member that has left barrier m knows that every member has entered it, and sees what each did before.
+// - A flag has one writer, and may advance by one before it is read: the writer cannot leave m + 1 before this rank has entered m + 1,
+//   which it does after it has left m. So only m or m + 1 can be seen after m - 1, and two bits are enough.
+// - The value sent with m is in place m % 2 and is read before the reader enters m + 1. Its writer overwrites it before m + 2, after it has
+//   left m + 1, so after all readers have entered m + 1.
 //
-// Staging. Use s writes half s % 2 of the peers' staging, meets at least once, and reads the own half s % 2, all of it before it
-// comes to the next meeting. The next to write that half at this member are those in use s + 2: they have left the meetings of
-// use s + 1, to which this rank came after it had read. Between two uses each half has one role: s % 2 is read, the other
-// written. That holds across kernels and whatever the meetings in between were for, since every use counts.
+// A kernel may end after any barrier: the first barrier of the next launch is the successor.
+//
+// Staging. Use s writes half s % 2 of the staging of peers, passes at least one barrier, and reads its own half s % 2 before it enters the
+// next barrier. The next writes to that half at this member are of use s + 2: the writers have left the barriers of use s + 1, which this
+// rank entered after its reads. Between two uses each half has one role: s % 2 is read, the other written. That holds across kernels and
+// for any barriers in between, since every use counts.
 #pragma once
 
 #include "ccl/channel.h"
@@ -19,7 +20,7 @@
 
 namespace ccl {
 
-// Where the words of a meeting are, for every source: {meets, value}.
+// Bytes between the flags of two sources, each {barrier number, two values}.
 static constexpr u32 MEET_STRIDE = 64;
 
 ANABRANCH_DEVICE u64* meet_word(const CommView& comm, u64 base, u32 channel, u32 source) {
@@ -27,18 +28,18 @@ ANABRANCH_DEVICE u64* meet_word(const CommView& comm, u64 base, u32 channel, u32
     return reinterpret_cast<u64*>(base + comm.flags + index * MEET_STRIDE);
 }
 
-// Whether a counter in a flag has come to `target`, also across its wrap.
+// Whether the counter in a flag has reached `target`, also across its wrap.
 ANABRANCH_DEVICE bool meets_reached(u64 seen, u64 target) {
     static constexpr u32 SHIFT = 64 - CCL_EPOCH_BITS;
     i64 ahead = static_cast<i64>((seen - target) << SHIFT) >> SHIFT;
     return ahead >= 0;
 }
 
-// Where the value of meeting `number` lies, behind the word.
+// The place of the value of barrier `number`, after the flag.
 ANABRANCH_DEVICE u64 value_place(u64 number) { return 1 + number % 2; }
 
-// Every thread of the block. All members' channels meet: what each block has stored before, here and at peers, and what came
-// before its kernel, is visible to every member's block after, and what it has read may be overwritten.
+// Every thread of the block. The barrier of this channel over all members: what each block has stored before, here and at peers, and what
+// preceded its kernel, is visible to the block of every member afterwards, and what it has read may be overwritten.
 ANABRANCH_DEVICE void meet(const Grid& grid, const CommView& comm, Channel& channel) {
     u32 size = comm.team.size;
     channel.meets += 1;
@@ -62,8 +63,8 @@ ANABRANCH_DEVICE void meet(const Grid& grid, const CommView& comm, Channel& chan
     channel_look(grid, channel, FAULT_IN_MEETING);
 }
 
-// A meeting at which `value(peer)` is sent to each peer, which reads it with `value_from` before its next meeting: it lies beside the
-// word in one of two places, and is overwritten two meetings later. It costs a round trip more, as the release waits for it.
+// A barrier that sends `value(peer)` to each peer, which reads it with `value_from` before its next barrier: it is beside the flag in one
+// of two places, and overwritten two barriers later. It takes one more round trip, as the release waits for it.
 template <class Value>
 ANABRANCH_DEVICE void meet_with_values(const Grid& grid, const CommView& comm, Channel& channel, Value value) {
     for (u32 i = grid.thread; i < comm.team.size && !channel.dead; i += grid.block_threads) {
@@ -74,19 +75,19 @@ ANABRANCH_DEVICE void meet_with_values(const Grid& grid, const CommView& comm, C
     meet(grid, comm, channel);
 }
 
-// What `source` sent at the last meeting.
+// The value that `source` sent with the last barrier.
 ANABRANCH_DEVICE u64 value_from(const Grid& grid, const CommView& comm, const Channel& channel, u32 source) {
     u64 own = member_base(grid, comm, comm.team.rank);
     return heap_load(grid, meet_word(comm, own, channel.index, source) + value_place(channel.meets));
 }
 
-// The next use of the staging: which half.
+// Starts the next use of the staging, and returns its half.
 ANABRANCH_DEVICE u64 next_half(Channel& channel) {
     channel.uses += 1;
     return channel.uses % 2;
 }
 
-// One source's part of one half of a channel's staging at the member whose heap starts at `base`.
+// The part of one source in one half of the staging of a channel, at the member whose heap is at `base`.
 ANABRANCH_DEVICE u64 staging_of(const CommView& comm, u64 base, const Channel& channel, u64 half, u32 source) {
     u64 index = (static_cast<u64>(channel.index) * 2 + half) * comm.team.size + source;
     return base + comm.staging + index * comm.staging_bytes;

@@ -1,12 +1,12 @@
-// The steps of a call across machines, one channel's. links.h says what links are, src/network/schedule.rs what steps are for.
+// The execution of the steps of an internode call by one channel. links.h defines links, src/network/schedule.rs steps.
 #pragma once
 
 #include "ccl/links.h"
 
 namespace ccl {
 
-// Every thread: one step for the chunk of `bytes` bytes that starts at `first` in a tensor. Waits until all its ports can be used, does
-// `data`, and counts at the other ends. `length` bytes of it go over links. False after a fault.
+// Every thread: one step for the chunk of `bytes` bytes at offset `first` of a tensor. Waits until all its ports are ready, runs `data`,
+// and sets the counters at the other ends. `length` is the bytes of the chunk on links. False after a fault.
 template <class Data>
 ANABRANCH_DEVICE bool do_step(const Grid& grid, const NetworkArgs& args, const shmem::Context& context, const LinkStep& step,
                               u64 first, u64 length, Data data) {
@@ -28,16 +28,17 @@ ANABRANCH_DEVICE bool do_step(const Grid& grid, const NetworkArgs& args, const s
     }
     for (u32 i = 0; i < ports && well; ++i) {
         LinkPort port = port_of(i);
-        if ((port.flags & PORT_ACROSS) == 0) continue;
+        if ((port.flags & PORT_INTERNODE) == 0) continue;
         u64 at = chunk_at(grid, links, i), count = count_at(grid, links, i);
         well = count_internode(grid, links, context, port, i < step.sources, at, count, length);
     }
-    // The next step writes where chunks are, and waits.
+    // The next step overwrites the addresses of chunks.
     grid.block_barrier();
     return well;
 }
 
-// Every thread: all steps of all chunks of this channel. `length(step, bytes)` is how long a chunk is on a link, `data(step, bytes)` moves it.
+// Every thread: all steps of all chunks of this channel. `length(step, bytes)` is the length of a chunk on a link, `data(step, bytes)`
+// moves it.
 template <class Length, class Data>
 ANABRANCH_DEVICE void run_steps(const Grid& grid, const NetworkArgs& args, Length length, Data data) {
     const Links& links = args.links;
@@ -59,15 +60,15 @@ ANABRANCH_DEVICE void run_steps(const Grid& grid, const NetworkArgs& args, Lengt
     if (well) close_links(grid, links);
 }
 
-// Bytes from one piece of a packed chunk to the next, of pieces of so many bytes: packed_stride of src/network/schedule.rs.
+// Bytes from one piece of a packed chunk to the next: packed_stride in src/network/schedule.rs.
 ANABRANCH_DEVICE u64 packed_stride(u64 bytes) { return (bytes + 15) & ~u64(15); }
 
-// How long a chunk of bytes that move is on a link.
+// Length of a moved chunk on a link.
 ANABRANCH_DEVICE u64 moved_length(const LinkStep& step, u64 bytes) {
     return (step.flags & STEP_PACKS) != 0 ? step.sources * packed_stride(bytes) : bytes;
 }
 
-// Bytes that move, or are packed or taken apart: of each source, or target, so many. Short pieces are copied at once, one by each wave.
+// Moves, packs or unpacks `bytes` bytes of each source or target. Short pieces are copied concurrently, one by each wave.
 ANABRANCH_DEVICE void move_chunk(const Grid& grid, const Links& links, const LinkStep& step, u64 bytes) {
     if (step.sources == 0) return;
     bool packs = (step.flags & STEP_PACKS) != 0, unpacks = (step.flags & STEP_UNPACKS) != 0;

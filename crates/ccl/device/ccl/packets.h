@@ -1,28 +1,28 @@
-// Data with flags inside: small messages in one hop, without a fence.
+// Packets: data with flags inside. Short messages in one hop, without a fence.
 //
-// A channel has, at every member, room for `packet_units` packets for each source, stage and parity of the epoch. In epoch e the
-// packets of parity e % 2 are written, flag e in both halves; a thread that waits for a packet polls until both halves say e. A half
-// arrives as a whole and brings its flag, so nothing has to be ordered before or after it.
+// A channel has, at every member, `packet_units` packets for each source, stage and parity of the epoch. In epoch e senders write the
+// packets of parity e % 2, with flag e in both halves. A receiver polls until both halves have flag e. A half arrives as a whole with its
+// flag, so nothing has to be ordered before or after it.
 //
-// Two rules hold for every kernel: in each epoch every member sends at least one packet of stage 0 to every other, and every
-// packet that is sent is waited for by its receiver before its block ends the epoch (`end_epoch`).
+// Two rules hold for every kernel: in each epoch every member sends at least one packet of stage 0 to every other member, and the receiver
+// waits for every packet sent to it before its block ends the epoch (`end_epoch`).
 //
-// Why a packet may be overwritten. The next to write where epoch e was is the same sender, in epoch e + 2 or later. It has
-// ended epoch e + 1, so it has had a packet of stage 0 of e + 1 from this member, which sent it after the block barrier that
-// ended its epoch e, after the reads of all its threads. (A read is over when its value has ended the loop that polls; no store
-// after that loop and the barrier comes before it.)
-// Why an old packet is not taken for a new one. A place holds what some earlier epoch of the same parity left there, perhaps
-// long ago, but since the flags last began at 1. Flags are the low bits of the epoch, zero is none: when they are zero, the
-// channel clears its own packets, meets, and takes the next epoch (`next_epoch`). What is cleared has arrived and been read, by
-// the second rule and the barrier that ended the epoch before; no member sends the next before all have come to the meeting,
-// each after its clearing. The epochs before and after may have one parity: the meeting does what two are for elsewhere.
+// Why a packet may be overwritten. The next to write the packets of epoch e is the same sender, in epoch e + 2 or later. It has ended epoch
+// e + 1, so it has received a packet of stage 0 of e + 1 from this member, which sent it after the block barrier that ended its epoch e,
+// after the reads of all its threads. (A read is complete when its value has ended the polling loop; no store after that loop and the
+// barrier precedes it.)
+// Why an old packet is not mistaken for a new one. A packet holds data of some earlier epoch of the same parity, perhaps long ago, but
+// after the flags last restarted at 1. Flags are the low bits of the epoch, and zero is no flag: when they are zero, the channel clears its
+// own packets, passes a barrier, and takes the next epoch (`next_epoch`). What is cleared has arrived and been read, by the second rule and
+// the block barrier that ended the previous epoch. No member sends new packets before all have entered the barrier, each after its
+// clearing. The epochs before and after may have the same parity: the barrier replaces the alternation.
 #pragma once
 
 #include "ccl/meet.h"
 
 namespace ccl {
 
-// Bytes that a packet carries.
+// Payload bytes of a packet.
 static constexpr u32 PAYLOAD = 8;
 // Sources that a thread polls at once.
 static constexpr u32 BATCH = 4;
@@ -44,7 +44,7 @@ ANABRANCH_DEVICE void clear_packets(const Grid& grid, const CommView& comm, cons
     for (u64 i = grid.thread; i < count; i += grid.block_threads) packet_store(grid, first + i, Packet{{0, 0}});
 }
 
-// The next use of the channel's packets. Every thread of the block.
+// Starts the next epoch of the packets. Every thread of the block.
 ANABRANCH_DEVICE void next_epoch(const Grid& grid, const CommView& comm, Channel& channel) {
     channel.epoch += 1;
     if ((channel.epoch & EPOCH_MASK) != 0) return;  // lint: allow(return-before-barrier): the epoch is the block's
@@ -53,7 +53,7 @@ ANABRANCH_DEVICE void next_epoch(const Grid& grid, const CommView& comm, Channel
     channel.epoch += 1;
 }
 
-// Ends an epoch: no thread sends packets of the next before all have read those of this one. Every thread of the block.
+// Ends an epoch: no thread sends packets of the next epoch before all threads have read those of this one. Every thread of the block.
 ANABRANCH_DEVICE void end_epoch(const Grid& grid, Channel& channel) {
     grid.block_barrier();
     channel_look(grid, channel, epoch_fault(channel));
@@ -70,8 +70,8 @@ ANABRANCH_DEVICE bool has_flag(Packet packet, u32 flag) {
     return static_cast<u32>(packet.half[0] >> 32) == flag && static_cast<u32>(packet.half[1] >> 32) == flag;
 }
 
-// The payloads of one unit from sources `first .. first + BATCH`, as far as there are such; this rank's own is left as it
-// is. False after a fault.
+// Receives the payloads of one unit from sources `first .. first + BATCH`, as far as they exist. The payload of this rank is not modified.
+// False after a fault.
 ANABRANCH_DEVICE bool receive(const Grid& grid, const CommView& comm, const Channel& channel, u64 own, u32 stage, u32 first,
                               u64 unit, u64 (&payload)[BATCH]) {
     u32 flag = packet_flag(channel);

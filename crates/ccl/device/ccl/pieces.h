@@ -1,4 +1,4 @@
-// Reduces runs of bytes that lie at several members, or in several places of the staging.
+// Reduces ranges of bytes at several members, or in several parts of the staging.
 #pragma once
 
 #include "ccl/meet.h"
@@ -9,11 +9,11 @@ namespace ccl {
 
 // Members whose pieces are loaded before any is added.
 static constexpr u32 SOURCES = 4;
-// Pieces of each that a thread has in flight: two of the form that is for speed; the others' code would double with them.
+// Pieces per member that a thread has in flight: two in the fast variant. In the other variants code size would double.
 template <class Raw, bool SUM_ONLY>
 static constexpr u32 PIECES_OF = SUM_ONLY && sizeof(Raw) == 16 ? 2 : 1;
 
-// Reduces `count` pieces. `source(member)` is where a member's are, `target(i)` where result number i goes, of `targets`.
+// Reduces `count` pieces. `source(member)` is the address of the pieces of a member, `target(i)` that of result i, of `targets`.
 template <class Element, class Raw, bool SUM_ONLY, class Source, class Target>
 ANABRANCH_DEVICE void reduce_pieces(const Grid& grid, const ReduceArgs& args, u64 count, Source source, u32 targets,
                                     Target target) {
@@ -63,7 +63,7 @@ ANABRANCH_DEVICE void reduce_pieces(const Grid& grid, const ReduceArgs& args, u6
     }
 }
 
-// Bytes [0, bytes) of everybody's, as wide as the addresses allow.
+// Reduces bytes [0, bytes) of all members, as wide as the addresses allow.
 template <class Element, bool SUM_ONLY, class Source, class Target>
 ANABRANCH_DEVICE void reduce_bytes(const Grid& grid, const ReduceArgs& args, u64 bytes, Source source, u32 targets,
                                    Target target) {

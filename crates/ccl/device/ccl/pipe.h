@@ -1,24 +1,23 @@
-// Pipes: messages from one member to another, in which no other member takes part.
+// Pipes: messages from one member to another, without any other member.
 //
-// From each member (the source) to each member (the target) go `width` pipes. A pipe is a ring of `depth` slots in the target's
-// heap with three counters, each written by one side: the source's and the target's own (`PipeState`: chunks that it sent, and
-// chunks that it received), kept from launch to launch in their own memory; `arrived` at the target, stored by the source
-// after each chunk; and `consumed` at the source, stored by the target after its last read of each chunk. Chunk c lies in
-// slot c % depth. Counters have 64 bits and are never reset, so a replayed graph just counts on.
+// There are `width` pipes from each member (the source) to each member (the target). A pipe is a ring of `depth` slots in the heap of the
+// target. Each side keeps a counter of its own in its own memory (`PipeState`: chunks sent, chunks received) from launch to launch.
+// `arrived`, at the target, is stored by the source after each chunk. `consumed`, at the source, is stored by the target after its last
+// read of each chunk. Chunk c is in slot c % depth. Counters have 64 bits and are never reset, so that a replayed graph just counts on.
 //
-// A message is cut into chunks by its length alone, which both sides know, and chunk i goes through pipe i % width. A message
-// of no bytes is one empty chunk. Messages of a pair follow one another in every pipe in the order in which both sides list
-// them. So both sides agree on what the next chunk of a pipe is, however many blocks each of them has.
+// A message is cut into chunks by its length alone, which both sides know, and chunk i uses pipe i % width. A message of no bytes is one
+// empty chunk. Messages of a pair follow one another in every pipe in the list order of both sides. So both sides agree on the next chunk
+// of a pipe, whatever their numbers of blocks are.
 //
-// Why a slot may be written. The source writes chunk c when `consumed` has come to c + 1 - depth: the target has read chunk
-// c - depth, which lay there, and released its reads before it counted. A pipe never waits for another pipe.
-// Why a slot may be read. The target reads chunk c when `arrived` has come to c + 1: the source counts after a release of the
-// slot and its header.
-// Why no wait is circular. A block looks at all its pipes, of all peers and both directions, and moves a chunk of
-// any that can move. Hence what one pipe waits for is a peer that has not launched its side, never this launch itself; a send
-// ends when its chunks are in slots, received or not.
-// Lengths that differ. Each slot has a header with its message's length. The two sides agree on where each message begins
-// in pipe 0 until one differs; its first chunk there says so, and the target reports both lengths and copies no chunk of pipe 0.
+// Why a slot may be written. The source writes chunk c when `consumed` has reached c + 1 - depth: the target has read chunk c - depth,
+// which was there, and released its reads before it counted. A pipe never waits for another pipe.
+// Why a slot may be read. The target reads chunk c when `arrived` has reached c + 1: the source counts after a release of the slot and its
+// header.
+// Why no wait is circular. A block polls all its pipes, of all peers and both directions, and moves a chunk of any pipe that can move. So a
+// pipe waits only for a peer that has not launched its side, never for this launch itself. A send ends when its chunks are in slots,
+// received or not.
+// Different lengths. Each slot has a header with the length of its message. The two sides agree on the start of each message in pipe 0
+// until a length differs. The header of the first chunk there shows it, and the target reports both lengths and copies no chunk of pipe 0.
 #pragma once
 
 #include "anabranch/prelude.h"
@@ -29,12 +28,12 @@ namespace ccl {
 // Phases of fault records.
 enum PipePhase : u32 { PHASE_PIPE_ROOM = 1, PHASE_PIPE_MESSAGE = 2, PHASE_PIPE_LENGTH = 3 };
 
-// Bytes between two pipes' counters. Behind `arrived` lie the headers of the slots.
+// Bytes between the counters of two pipes. The headers of the slots follow `arrived`.
 static constexpr u32 PIPE_LINE = 64;
-// The last of a list.
+// End of a list.
 static constexpr u32 NO_TRANSFER = 0xffffffffu;
 
-// How a message is cut.
+// The division of a message into chunks.
 struct Cut {
     u64 chunk;  // bytes of a full chunk
     u64 count;
@@ -48,7 +47,7 @@ ANABRANCH_DEVICE Cut cut_of(const Pipes& pipes, u64 bytes) {
 ANABRANCH_DEVICE u64 pipe_base(const Grid& grid, const Pipes& pipes, u32 member) {
     return private_load(grid, pipes.team.peer_bases + member);
 }
-// At a member: the counters and slots of a pipe that comes from, and the counter of one that goes to, `other`.
+// Index of a pipe at a member: of the counters and slots of a pipe from `other`, and of the counter of a pipe to `other`.
 ANABRANCH_DEVICE u64 pipe_index(const Pipes& pipes, u32 other, u32 pipe) {
     return static_cast<u64>(other) * pipes.width + pipe;
 }
@@ -66,10 +65,10 @@ ANABRANCH_DEVICE u64 slot_of(const Pipes& pipes, u64 base, u32 source, u32 pipe,
     return base + pipes.slots + (pipe_index(pipes, source, pipe) * pipes.depth + slot) * pipes.slot_bytes;
 }
 
-// One pipe of one peer and direction, as the block that owns it goes through its messages. In local memory; thread 0 writes it.
+// The progress of one pipe of one peer and direction, in local memory of the block that owns it; thread 0 writes it.
 struct Cursor {
-    u64 counter;   // chunks of this pipe before this one, of all launches
-    u64 chunk;     // the next chunk of the message that goes through this pipe
+    u64 counter;   // previous chunks of this pipe, of all launches
+    u64 chunk;     // the next chunk of the message in this pipe
     u32 transfer;  // the message, or NO_TRANSFER
     u32 peer;
     u32 pipe;
@@ -79,7 +78,7 @@ static constexpr u32 CURSOR_BYTES = 24;
 static constexpr u32 LOCAL_PICK = 0;
 static constexpr u32 LOCAL_CURSORS = 16;
 
-// Cursors of a block: every `grid_blocks`th of all, which are counted pipe by pipe, so that small messages spread over blocks.
+// Number of cursors of a block: every `grid_blocks`th of all, numbered pipe by pipe, so that short messages spread over blocks.
 ANABRANCH_DEVICE u32 cursors_of(const Grid& grid, const PipesArgs& args) {
     u32 all = args.lists * args.used_pipes;
     return grid.block < all ? (all - grid.block - 1) / grid.grid_blocks + 1 : 0;
@@ -92,7 +91,7 @@ ANABRANCH_DEVICE Transfer transfer_of(const Grid& grid, const PipesArgs& args, u
                     private_load(grid, &entry->peer), private_load(grid, &entry->next)};
 }
 
-// The cursor's next chunk, past messages that have none in this pipe.
+// Advances the cursor past messages without further chunks in this pipe.
 ANABRANCH_DEVICE void settle(const Grid& grid, const PipesArgs& args, Cursor& cursor) {
     while (cursor.transfer != NO_TRANSFER) {
         Transfer transfer = transfer_of(grid, args, cursor.transfer);
@@ -115,7 +114,7 @@ ANABRANCH_DEVICE void store_cursor(const Grid& grid, u32 i, const Cursor& cursor
     grid.local_store<u32>(at + 20, cursor.peer);
 }
 
-// Where this rank keeps a cursor's counter between launches.
+// The counter of a cursor in memory, between launches.
 ANABRANCH_DEVICE u64* counter_word(const PipesArgs& args, const Cursor& cursor) {
     PipeState* state = args.pipes.states + pipe_index(args.pipes, cursor.peer, cursor.pipe);
     return cursor.is_receive ? &state->received : &state->sent;

@@ -1,12 +1,12 @@
-// The arithmetic of reductions. Every algorithm adds the ranks' contributions in the order of group ranks, in the accumulation
-// type, and rounds once at the end: results are then the same bits on every rank, for every algorithm and size.
+// The arithmetic of reductions. Every algorithm adds the contributions of ranks in the order of group ranks, in the accumulation type, and
+// rounds once at the end: results have the same bits on every rank, for every algorithm and size.
 //
 //     Partial<Element, Vec16, true> partial = Partial<Element, Vec16, true>::first(reduction, of_rank_0);
 //     partial.add(reduction, of_rank_1); ...
 //     store(partial.finish(reduction));
 //
-// Min and Max of floats: any NaN gives the type's quiet NaN, and -0 is less than +0. Integers wrap. Pairs of operator and type
-// that have no meaning are refused on the host (ReduceOp::check) and never come here.
+// Min and Max of floats: any NaN gives the quiet NaN of the type, and -0 is less than +0. Integers wrap. The host refuses operators that
+// are not defined for the type (ReduceOp::check).
 #pragma once
 
 #include "ccl/elements.h"
@@ -17,9 +17,9 @@ namespace ccl {
 // ReduceOp::torch_value in Rust.
 enum ReduceOp : u32 { SUM = 0, AVG = 1, PRODUCT = 2, MIN = 3, MAX = 4, BAND = 5, BOR = 6, BXOR = 7, PREMUL_SUM = 8 };
 
-// `Reduction` is declared in src/args.rs.
+// `Reduction` is declared in src/device/args.rs.
 
-// What has been reduced so far of one unit of memory. SUM_ONLY compiles plain SUM and does not look at the operator.
+// The partial result of one unit of memory. SUM_ONLY compiles plain SUM and ignores the operator.
 template <class Element, class Raw, bool SUM_ONLY, Family = Kind<Element>::FAMILY>
 struct Partial;
 
@@ -32,7 +32,7 @@ struct Partial<Element, Raw, SUM_ONLY, Family::FLOAT> {
     typedef typename Element::Raw Bits;
     Value value[COUNT];
 
-    // Group rank 0's contribution.
+    // The contribution of group rank 0.
     static ANABRANCH_DEVICE Partial first(const Reduction& reduction, Raw raw) {
         Words<Raw> words = Words<Raw>::of(raw);
         Partial partial;
@@ -44,7 +44,7 @@ struct Partial<Element, Raw, SUM_ONLY, Family::FLOAT> {
         }
         return partial;
     }
-    // The next group rank's.
+    // Adds the contribution of the next group rank.
     ANABRANCH_DEVICE void add(const Reduction& reduction, Raw raw) {
         Partial next = first(reduction, raw);
         if constexpr (!SUM_ONLY) {
@@ -63,7 +63,7 @@ struct Partial<Element, Raw, SUM_ONLY, Family::FLOAT> {
         }
         for (u32 i = 0; i < COUNT; ++i) value[i] += next.value[i];
     }
-    // One rounding.
+    // Rounds once.
     ANABRANCH_DEVICE Raw finish(const Reduction& reduction) const {
         Partial result = *this;
         bool selected = false;
@@ -83,7 +83,7 @@ struct Partial<Element, Raw, SUM_ONLY, Family::FLOAT> {
     }
 
 private:
-    // A NaN on either side is the result: comparisons with it are false.
+    // NaN if either is NaN: comparisons with it are false.
     static ANABRANCH_DEVICE Value least(Value a, Value b) {
         return a != a || a < b || (a == b && In::is_negative(a)) ? a : b;
     }
@@ -143,7 +143,7 @@ private:
     }
 };
 
-// Bytes of 0 and 1, four to a word. As torch has it, the sum of Bools is their disjunction and the product their conjunction.
+// Bytes of 0 and 1, four per word. As in torch, the sum of Bools is their disjunction and the product their conjunction.
 template <class Element, class Raw, bool SUM_ONLY>
 struct Partial<Element, Raw, SUM_ONLY, Family::BOOLEAN> {
     Words<Raw> words;

@@ -1,12 +1,12 @@
-// Sums that go on from member to member without being rounded, for units of several elements: in the accumulation type for floats, as
-// they are for what is never rounded. unrounded.h has the same for single elements.
+// Unrounded sums on links, for units of several elements: in the accumulation type for floats, as the elements themselves for types that
+// are never rounded. unrounded.h has the same for single elements.
 #pragma once
 
 #include "ccl/unrounded.h"
 
 namespace ccl {
 
-// Unit `i` of sums that begin at `at`.
+// Load and store of unit `i` of sums at address `at`.
 template <class Element, class Raw, bool SUM_ONLY, Family = Kind<Element>::FAMILY>
 struct Travelling {
     typedef Partial<Element, Raw, SUM_ONLY> Sum;

@@ -1,5 +1,5 @@
-// What has been reduced so far of one element, as bits that travel from one member to the next without being rounded: the
-// accumulation type's for floats, the element's own for what is never rounded.
+// The unrounded partial result of one element as bits: of the accumulation type for floats, of the element itself for types that are never
+// rounded.
 #pragma once
 
 #include "ccl/reduce.h"

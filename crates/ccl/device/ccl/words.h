@@ -1,11 +1,11 @@
-// Elements side by side in a unit of memory: u8, u16, u32, u64 or Vec16.
+// Elements packed in a unit of memory: u8, u16, u32, u64 or Vec16.
 #pragma once
 
 #include "anabranch/prelude.h"
 
 namespace ccl {
 
-// Memory's unit as words of four bytes; smaller units are in the low bits of one.
+// A unit of memory as words of four bytes; smaller units are in the low bits of one word.
 template <class Raw>
 struct Words {
     static constexpr u32 COUNT = sizeof(Raw) < 4 ? 1 : sizeof(Raw) / 4;
@@ -32,7 +32,7 @@ struct Words {
             return static_cast<Raw>(word[0]);
         }
     }
-    // Element `i` of those side by side.
+    // Element `i` of the unit.
     template <class Bits>
     ANABRANCH_DEVICE Bits get(u32 i) const {
         if constexpr (sizeof(Bits) == 8) {
@@ -42,7 +42,7 @@ struct Words {
             return static_cast<Bits>(word[i / EACH] >> (8 * sizeof(Bits) * (i % EACH)));
         }
     }
-    // The elements in ascending order; the first of a word clears it.
+    // Sets element `i`, in ascending order: the first element of a word clears it.
     template <class Bits>
     ANABRANCH_DEVICE void put(u32 i, Bits bits) {
         if constexpr (sizeof(Bits) == 8) {

@@ -1,4 +1,4 @@
-//! Which overlaps of output and input are in place, and which are mistakes.
+//! Which overlaps of output and input are in place, and which are errors.
 
 use anabranch_shmem::Team;
 
@@ -6,13 +6,13 @@ use crate::call::Call;
 use crate::call::tensor::Tensor;
 use crate::types::{Collective, Error, Result, Shape};
 
-/// Checks addresses: aligned to the element, and output and input apart or in place.
+/// Checks that tensors are aligned to their elements, and that output and input are disjoint or in place.
 ///
 /// # Errors
 /// [`Error::Alignment`], [`Error::Overlap`].
 pub(crate) fn check(call: &Call<'_>, shape: &Shape, team: &Team) -> Result<()> {
     let (mut output, mut input) = call.tensors();
-    // What a call does not touch elsewhere than at the root may be anything: members must not differ in whether they launch.
+    // Tensors that this rank does not access are not checked: all members launch, or none.
     if shape.root.is_some_and(|root| root != team.rank()) {
         match shape.collective {
             Collective::Gather => output = None,
@@ -39,7 +39,7 @@ pub(crate) fn check(call: &Call<'_>, shape: &Shape, team: &Team) -> Result<()> {
         Collective::ReduceScatter => {
             (from + mine == to, "in place the output is this rank's part of the input")
         }
-        // Elsewhere outputs are at the offset of the root's.
+        // Mapped outputs of all members are at the offset of the root's.
         Collective::Scatter => (
             from + mine == to && !output.kind().is_reached(),
             "in place the output is this rank's part of the input, and peers do not reach it",
@@ -53,7 +53,7 @@ pub(crate) fn check(call: &Call<'_>, shape: &Shape, team: &Team) -> Result<()> {
     }
 }
 
-/// Checks that a tensor starts at an element.
+/// Checks that the start of a tensor is a multiple of the element size.
 fn check_alignment(tensor: &Tensor<'_>, team: &Team) -> Result<()> {
     let (address, data_type) = (tensor.address(team)?.0, tensor.data_type());
     if tensor.count() > 0 && !address.is_multiple_of(u64::from(data_type.bytes())) {
@@ -62,7 +62,7 @@ fn check_alignment(tensor: &Tensor<'_>, team: &Team) -> Result<()> {
     Ok(())
 }
 
-/// Checks tensors of which each is written or read: aligned to the element, and none that is written on top of another.
+/// Checks tensors, each read or written: aligned to their elements, and no written tensor overlaps another.
 ///
 /// # Errors
 /// [`Error::Alignment`], [`Error::Overlap`].
@@ -81,16 +81,19 @@ pub(crate) fn check_apart<'a>(
     }
     match first_overlap(&mut places) {
         None => Ok(()),
-        Some((output, input)) => {
-            Err(Error::Overlap { collective, output, input, allowed: "what is written must lie apart" })
-        }
+        Some((output, input)) => Err(Error::Overlap {
+            collective,
+            output,
+            input,
+            allowed: "written tensors must not overlap other tensors",
+        }),
     }
 }
 
-/// Of ranges (start, end, is written): where one that is written and another that it overlaps start.
+/// The starts of the first two overlapping ranges `(start, end, is_written)` of which at least one is written.
 fn first_overlap(places: &mut [(u64, u64, bool)]) -> Option<(u64, u64)> {
     places.sort_unstable();
-    // Of those before, what ends last, and what ends last of those written.
+    // The earlier range, and the earlier written range, with the last end.
     let (mut read, mut written) = ((0, 0), (0, 0));
     for &(start, end, is_written) in &*places {
         if start < written.1 {
@@ -114,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn overlaps_are_found_as_by_comparing_all(
+        fn first_overlap_agrees_with_pairwise_comparison(
             given in proptest::collection::vec((0u64..60, 1u64..9, any::<bool>()), 0..9),
         ) {
             let mut places: Vec<_> = given.iter().map(|(start, length, written)| (*start, start + length, *written)).collect();

@@ -1,4 +1,4 @@
-//! Many tensors gathered in one launch: what is right about them.
+//! Checks of an all_gather of several tensors.
 
 use anabranch_shmem::Team;
 
@@ -6,13 +6,13 @@ use crate::call::tensor::Tensor;
 use crate::call::{Call, in_place};
 use crate::types::{Collective, Error, LocationKind, Result, Shape};
 
-/// Each input begins at a multiple of this in the message.
+/// Alignment of each input in the message, bytes.
 pub(crate) const SEGMENT_ALIGNMENT: u64 = 16;
 
 /// Output and input.
 pub(crate) type Pair<'a> = (Tensor<'a>, Tensor<'a>);
 
-/// What is known of the tensors without their addresses: an `all_gather` of bytes. Peers reach the outputs when they reach each.
+/// The shape of the call: an `all_gather` of bytes. The outputs are mapped if each output is.
 ///
 /// # Errors
 /// [`Error::Type`], [`Error::Count`].
@@ -38,14 +38,14 @@ pub(crate) fn shape(pairs: &[Pair<'_>], members: u32) -> Result<Shape> {
     })
 }
 
-/// What can be done with all of them: local when one is.
+/// The kind of memory of a list: local if any tensor is local.
 fn kind_of_all(mut kinds: impl Iterator<Item = LocationKind> + Clone) -> LocationKind {
     let most = kinds.clone().max().unwrap_or(LocationKind::Symmetric);
     if kinds.all(LocationKind::is_reached) { most } else { LocationKind::Local }
 }
 
-/// Checks addresses: aligned to the elements, each input apart from its output or its part of it, and no output on top of
-/// another pair's tensors.
+/// Checks that tensors are aligned to their elements, that each input is outside its output or in place, and that no output overlaps the
+/// tensors of another pair.
 ///
 /// # Errors
 /// [`Error::Alignment`], [`Error::Overlap`], [`Error::Foreign`].

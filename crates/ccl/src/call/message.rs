@@ -1,4 +1,4 @@
-//! Messages between pairs of members: what is right about a list of them.
+//! Sends and receives, and the checks of a list of them.
 
 use std::borrow::Cow;
 
@@ -9,44 +9,44 @@ use crate::call::tensor::Tensor;
 use crate::call::{Call, in_place};
 use crate::types::{Collective, Error, Result, Shape};
 
-/// One message of a call that sends and receives.
+/// One message of a batch.
 #[derive(Clone, Copy, Debug)]
 pub enum PointToPoint<'a> {
-    /// To a member.
+    /// A send.
     Send {
-        /// What; `[count]`.
+        /// `[count]`.
         tensor: Tensor<'a>,
-        /// To whom.
+        /// The receiver.
         to: GroupRank,
     },
-    /// From a member.
+    /// A receive.
     Receive {
-        /// Where it goes; `[count]`, of as many bytes as are sent.
+        /// `[count]`, as many bytes as are sent.
         tensor: Tensor<'a>,
-        /// From whom. `None`, which is torch's any source, is refused: a kernel waits for one peer by name.
+        /// The sender. `None`, which is any source in torch, is an error: a kernel waits for one known peer.
         from: Option<GroupRank>,
     },
 }
 
 impl<'a> PointToPoint<'a> {
-    /// A send, of a tensor or a typed one.
+    /// A send of a [`Tensor`] or a [`TypedTensor`](crate::TypedTensor).
     pub fn send(tensor: impl Into<Tensor<'a>>, to: GroupRank) -> Self {
         Self::Send { tensor: tensor.into(), to }
     }
 
-    /// A receive, into a tensor or a typed one.
+    /// A receive into a [`Tensor`] or a [`TypedTensor`](crate::TypedTensor).
     pub fn receive(tensor: impl Into<Tensor<'a>>, from: GroupRank) -> Self {
         Self::Receive { tensor: tensor.into(), from: Some(from) }
     }
 
-    /// Its tensor.
+    /// The tensor.
     pub const fn tensor(&self) -> &Tensor<'a> {
         match self {
             Self::Send { tensor, .. } | Self::Receive { tensor, .. } => tensor,
         }
     }
 
-    /// Whether this rank receives it.
+    /// Whether it is a receive.
     pub const fn is_receive(&self) -> bool {
         matches!(self, Self::Receive { .. })
     }
@@ -74,7 +74,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What is known of messages without their addresses.
+/// The shape of a list of messages.
 ///
 /// # Errors
 /// [`Error::Missing`], [`Error::Member`], [`Error::SelfMessages`].
@@ -98,7 +98,7 @@ pub(crate) fn shape(messages: &[PointToPoint<'_>], members: u32, rank: GroupRank
     Ok(Shape::of_bytes(Collective::SendReceive, members, bytes))
 }
 
-/// Checks where tensors are: aligned to their elements, and nothing that is received on top of another message.
+/// Checks that tensors are aligned to their elements, and that no tensor to receive into overlaps another.
 ///
 /// # Errors
 /// [`Error::Alignment`], [`Error::Overlap`], [`Error::Foreign`].

@@ -1,4 +1,4 @@
-//! The calls, and what is right about them. Pure, but for the addresses that in-place forms are told from.
+//! Calls and their checks. Pure, except for the addresses that in-place forms are recognized by.
 
 pub(crate) mod in_place;
 pub(crate) mod many;
@@ -12,12 +12,12 @@ use crate::call::message::PointToPoint;
 use crate::call::tensor::Tensor;
 use crate::types::{Collective, DATA_TYPES, Error, LocationKind, ReduceOp, Result, Shape};
 
-/// One collective with its tensors, from this rank's point of view. Output first, then input, operator, root: torch's order.
+/// One collective with its tensors, as seen by this rank. Arguments are in the order of torch: output, input, operator, root.
 ///
-/// Every member makes the same call: same collective, counts, types, operator, root, and kinds of location. In place is: for
-/// `all_reduce`, `reduce` and `broadcast` the same tensor; for `all_gather` and `gather` an input that is this rank's part of
-/// the output; for `reduce_scatter` an output that is this rank's part of the input, for `scatter` too where it is local. Any other
-/// overlap is an error.
+/// Every member makes the same call: same collective, counts, types, operator and root, and the same kind of memory of each tensor. Tensors
+/// start at a multiple of the element size. Element types are [`DATA_TYPES`]. In-place forms: the same tensor for `all_reduce`, `reduce`
+/// and `broadcast`; an input that is the part of this rank in the output for `all_gather` and `gather`; an output that is the part of this
+/// rank in the input for `reduce_scatter`, and for `scatter` if it is local memory. Any other overlap is [`Error::Overlap`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Call<'a> {
@@ -46,7 +46,7 @@ pub enum Call<'a> {
         /// `[count]`.
         input: Tensor<'a>,
     },
-    /// [`Self::AllGather`] with a count for each member: inputs lie in the output one after the other.
+    /// [`Self::AllGather`] with a count for each member. Inputs are concatenated in the output. At most 64 members on one node.
     AllGatherUneven {
         /// `[sum of counts]`.
         output: Tensor<'a>,
@@ -57,31 +57,31 @@ pub enum Call<'a> {
     },
     /// `output[r * part + i] = input of r [rank * part + i]`, with `part = count / members`.
     AllToAll {
-        /// `[count]`, a multiple of the members.
+        /// `[count]`; `count` is a multiple of the number of members.
         output: Tensor<'a>,
         /// `[count]`.
         input: Tensor<'a>,
     },
-    /// [`Self::AllToAll`] with a count for each pair: parts lie in input and output one after the other. What this rank sends to
-    /// a member has to be what that member expects from it.
+    /// [`Self::AllToAll`] with a count for each pair. Parts are concatenated in input and output. The count that a rank sends must be the
+    /// count that the receiver expects. At most 64 members on one node.
     AllToAllUneven {
         /// `[sum of output_splits]`.
         output: Tensor<'a>,
         /// `[sum of input_splits]`.
         input: Tensor<'a>,
-        /// Elements that come from each member, in group order.
+        /// Elements from each member, in group order.
         output_splits: &'a [u64],
-        /// Elements that go to each member, in group order.
+        /// Elements to each member, in group order.
         input_splits: &'a [u64],
     },
     /// `tensor = tensor of root`.
     Broadcast {
         /// `[count]`; read at the root, written elsewhere.
         tensor: Tensor<'a>,
-        /// Whose.
+        /// The source.
         root: GroupRank,
     },
-    /// `output[i] = op over ranks of input[i]` at the root. Elsewhere the output is not touched (torch leaves it unspecified).
+    /// `output[i] = op over ranks of input[i]` at the root. Other members do not write the output (torch leaves it unspecified).
     Reduce {
         /// `[count]`.
         output: Tensor<'a>,
@@ -89,62 +89,62 @@ pub enum Call<'a> {
         input: Tensor<'a>,
         /// The operator.
         op: ReduceOp,
-        /// Who gets it.
+        /// The destination.
         root: GroupRank,
     },
     /// `output[r * count + i] = input of r [i]` at the root.
     Gather {
-        /// `[members * count]`. Elsewhere than at the root nothing, or a tensor of the same kind, which is not touched; needed when
+        /// `[members * count]`. On other members `None`, or a tensor of the same kind of memory, which is not accessed; required there if
         /// it is symmetric or registered.
         output: Option<Tensor<'a>>,
         /// `[count]`.
         input: Tensor<'a>,
-        /// Who gets them.
+        /// The destination.
         root: GroupRank,
     },
     /// `output[i] = input of root [rank * count + i]`.
     Scatter {
         /// `[count]`.
         output: Tensor<'a>,
-        /// `[members * count]`. Elsewhere than at the root nothing, or a tensor, which is not touched.
+        /// `[members * count]`. On other members `None`, or a tensor, which is not accessed.
         input: Option<Tensor<'a>>,
-        /// Whose.
+        /// The source.
         root: GroupRank,
     },
-    /// All members meet: what came before it on their streams is done and visible to what comes after.
+    /// A barrier on the streams of all members: work before it on any stream is complete and visible to work after it on all streams.
     Barrier,
-    /// [`Self::AllGather`] of many tensors in one launch, as (output, input): one for each parameter of a sharded model. Types
-    /// may differ between pairs; each pair may be in place. The algorithm is chosen by the bytes of all together, and goes
-    /// straight to the outputs only if peers reach them all.
+    /// [`Self::AllGather`] of several tensors in one launch, as (output, input), for example one per parameter of a sharded model. Types
+    /// may differ between pairs. Each pair may be in place. The algorithm depends on the total bytes. Algorithms that write outputs
+    /// directly need all outputs mapped at peers.
     AllGatherMany(&'a [(Tensor<'a>, Tensor<'a>)]),
-    /// Sends a message to a member, which receives as many bytes. Not collective: the two make matching calls.
+    /// Sends a message to a member, which receives as many bytes. Not collective: sender and receiver make matching calls.
     ///
-    /// Messages of a pair arrive in the order in which they were sent. The call is over when the message is in the pipe to the
-    /// receiver or received: that a send is over does not mean that it was received. A message waits for the receiver when it is
-    /// longer than the pipe's room (`ccl.pipe_bytes` divided by the members), or when four others have not been received. So two members that first send long messages to each
-    /// other and then receive wait for each other until the deadline: send and receive in one [`Self::Batch`]. A message
-    /// without elements is a message, too. When the lengths differ, the receiver's world fails with both.
+    /// Messages of a pair arrive in the order in which they were sent. The call is complete when the message is in the pipe to the
+    /// receiver, received or not. A message waits for the receiver if it is longer than the capacity of the pipe (`ccl.pipe_bytes` divided
+    /// by the number of members), or if four earlier messages have not been received. So two members that both send a long message first
+    /// and then receive wait for each other until the deadline: put send and receive in one [`Self::Batch`]. A message without elements is
+    /// a message, too. If the lengths differ, the world of the receiver fails with both lengths.
     Send {
         /// `[count]`.
         tensor: Tensor<'a>,
-        /// To whom; another member than this rank.
+        /// The receiver; not this rank.
         to: GroupRank,
     },
-    /// Receives a message from a member. Over when the tensor holds it.
+    /// Receives a message from a member. Complete when the tensor holds it.
     Receive {
         /// `[count]`.
         tensor: Tensor<'a>,
-        /// From whom; `None`, which is torch's any source, is refused.
+        /// The sender. `None`, which is any source in torch, is an error.
         from: Option<GroupRank>,
     },
-    /// Sends and receives that progress side by side in one launch, in whatever order they are listed: torch's
-    /// `batch_isend_irecv`, NCCL's group. Several to or from one member are matched in their order. A rank may send to itself
-    /// what it receives from itself. Tensors to receive into overlap nothing.
+    /// Sends and receives that progress concurrently in one launch, in any order of the list: `batch_isend_irecv` of torch, a group of
+    /// NCCL. Messages of one pair and direction are matched in list order. A rank may send to itself what it receives from itself. Tensors
+    /// to receive into overlap no other tensor.
     Batch(&'a [PointToPoint<'a>]),
 }
 
 impl Call<'_> {
-    /// Which collective it is.
+    /// The collective.
     pub const fn collective(&self) -> Collective {
         match self {
             Self::AllReduce { .. } => Collective::AllReduce,
@@ -162,15 +162,14 @@ impl Call<'_> {
         }
     }
 
-    /// Checks counts, types, operator and root for a member of a group of `members`, and says what is left of the call without
-    /// its addresses.
+    /// Checks counts, types, operator and root for member `rank` of a group of `members`, and returns the shape of the call.
     ///
     /// # Errors
     /// [`Error::Count`], [`Error::Type`], [`Error::Unsupported`], [`Error::Member`], [`Error::Missing`],
     /// [`Error::SelfMessages`].
     ///
     /// # Panics
-    /// When `rank` is no member.
+    /// If `rank` is not below `members`.
     #[expect(clippy::too_many_lines, reason = "one arm for each call")]
     pub(crate) fn shape(&self, members: u32, rank: GroupRank) -> Result<Shape> {
         let n = u64::from(members);
@@ -269,7 +268,7 @@ impl Call<'_> {
                         .ok_or(Error::Missing { collective, what: "the root needs an input" })?;
                     self.times("input", input.count(), n, "output", output.count())?;
                 }
-                // Nobody reads the input from elsewhere: its kind does not matter.
+                // Peers do not access the input: its kind does not matter.
                 Ok(Shape { root: root_here, ..shape(output, output.count(), local, output.kind()) })
             }
             Self::AllGatherMany(pairs) => many::shape(pairs, members),
@@ -328,7 +327,7 @@ impl Call<'_> {
             let rule = format!("one for each of the {members} members");
             return Err(Error::Count { collective, what, given: splits.len() as u64, rule });
         }
-        // 2^48 bytes and their sums are far from the end of 64 bits.
+        // Sums below 2^48 elements cannot overflow 64 bits in bytes.
         let sum = splits.iter().fold(0u64, |sum, split| sum.saturating_add(*split));
         if sum < 1 << 48 {
             Ok(sum)
@@ -360,7 +359,7 @@ impl<'a> Call<'a> {
         all
     }
 
-    /// The tensors that this rank reads and writes, where there is one of each: output, input.
+    /// The output and the input, for calls with at most one of each.
     pub(crate) const fn tensors(&self) -> (Option<Tensor<'a>>, Option<Tensor<'a>>) {
         match *self {
             Self::AllReduce { output, input, .. }

@@ -1,4 +1,4 @@
-//! Buffers as callers hand them over.
+//! Tensors: the buffers of calls.
 
 use anabranch_hip::{DeviceAddress, DeviceBuffer};
 use anabranch_hip_jit::DevicePointer;
@@ -8,10 +8,10 @@ use anabranch_shmem::{MemoryUse, Registration, SymmetricMemory, Team};
 use crate::device::args::{BufferView, NOTHING};
 use crate::types::{DataType, Error, LocationKind, Result};
 
-/// A contiguous run of elements in device memory: where, of which type, how many.
+/// A contiguous array of elements in device memory: address, type and count. A view: copies name the same elements.
 ///
-/// Where it is decides what a collective can do. The kind (local, symmetric or registered) is a part of the call: all members
-/// give the same kind for the same argument, as they give the same count and type. `check = "fingerprint"` compares it.
+/// The kind of memory (local, symmetric or registered) decides which algorithms can run a call, and is part of the call: all members give
+/// the same kind for the same argument, as they give the same count and type. `check = "fingerprint"` compares it.
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'a> {
     location: Location<'a>,
@@ -19,7 +19,7 @@ pub struct Tensor<'a> {
     count: u64,
 }
 
-/// Where a tensor is.
+/// Memory of a tensor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Location<'a> {
     Local(DeviceAddress),
@@ -28,23 +28,23 @@ pub(crate) enum Location<'a> {
 }
 
 impl<'a> Tensor<'a> {
-    /// Elements anywhere in this rank's device memory: a framework's tensor. `address` is a multiple of the element's size.
+    /// `count` elements anywhere in device memory of this rank, for example a tensor of a framework. `address` is a multiple of the element
+    /// size; the call checks that.
     ///
     /// # Safety
-    /// `[address, address + count * size)` must be memory that this rank's device reaches, and stay so, used by nobody else in
-    /// a conflicting way, until every launch of a call with it is over.
+    /// `[address, address + count * size)` must be device memory of this rank, and must stay allocated and free of conflicting accesses
+    /// until every launch of a call with the tensor is complete.
     pub const unsafe fn local(address: DeviceAddress, data_type: DataType, count: u64) -> Self {
         Self { location: Location::Local(address), data_type, count }
     }
 
-    /// Elements of a buffer of this rank's device, `byte_offset` bytes into it. To peers it is as local as [`Self::local`].
+    /// `count` elements of a buffer of the device of this rank, from byte `byte_offset` on. Local memory, as [`Self::local`].
     ///
     /// # Errors
     /// As [`Self::symmetric`].
     ///
     /// # Safety
-    /// The buffer must outlive every launch of a call with the tensor, and nobody else may use these elements in a conflicting
-    /// way until then.
+    /// The buffer must outlive every launch of a call with the tensor, and be free of conflicting accesses until then.
     pub unsafe fn of_buffer(
         buffer: &'a DeviceBuffer,
         byte_offset: u64,
@@ -55,13 +55,13 @@ impl<'a> Tensor<'a> {
         Ok(Self { location: Location::Local(buffer.address().offset(byte_offset)), data_type, count })
     }
 
-    /// Elements in the symmetric heap, `byte_offset` bytes into an allocation: the same allocation and offset on all members. All
-    /// members of the call's group have it: its own group is theirs, in any order, or a larger one.
-    /// Launches keep the allocation until they are over, unless they are captured: then whoever replays the graph does. A launch
-    /// after its handle was dropped is an error.
+    /// `count` elements of an allocation in the symmetric heap, from byte `byte_offset` on. All members give the same allocation and
+    /// offset. The group of the allocation contains all members of the group of the call. Launches keep the allocation until they are
+    /// complete, except captured launches: keep it as long as the graph is replayed. A launch after the allocation was dropped is an error.
     ///
     /// # Errors
-    /// [`Error::Bounds`] when it does not fit into the allocation; [`Error::Alignment`].
+    /// [`Error::Bounds`] if the elements do not fit into the allocation; [`Error::Alignment`] if `byte_offset` is not a multiple of the
+    /// element size.
     pub fn symmetric(
         memory: &'a SymmetricMemory,
         byte_offset: u64,
@@ -72,8 +72,8 @@ impl<'a> Tensor<'a> {
         Ok(Self { location: Location::Symmetric(memory, byte_offset), data_type, count })
     }
 
-    /// Elements in registered memory, `byte_offset` bytes behind the start of every member's registration. The registration has
-    /// to be kept until every launch of a call with it is over.
+    /// `count` elements of registered memory, from byte `byte_offset` of the registration of every member on. The registration must be kept
+    /// until every launch of a call with the tensor is complete.
     ///
     /// # Errors
     /// As [`Self::symmetric`].
@@ -87,10 +87,10 @@ impl<'a> Tensor<'a> {
         Ok(Self { location: Location::Registered(registration, byte_offset), data_type, count })
     }
 
-    /// The `count` elements from `start` on: how in-place forms name this rank's part.
+    /// The `count` elements from element `start` on. In-place forms use it for the part of this rank.
     ///
     /// # Errors
-    /// [`Error::Bounds`] when they are not all there.
+    /// [`Error::Bounds`] if they are not all in the tensor.
     pub fn narrow(self, start: u64, count: u64) -> Result<Self> {
         let size = u64::from(self.data_type.bytes());
         if start.checked_add(count).is_none_or(|end| end > self.count) {
@@ -121,7 +121,7 @@ impl<'a> Tensor<'a> {
         self.count * self.data_type.bytes() as u64
     }
 
-    /// Where it is, as far as the choice of an algorithm cares.
+    /// Kind of memory.
     pub const fn kind(&self) -> LocationKind {
         match self.location {
             Location::Local(_) => LocationKind::Local,
@@ -130,15 +130,15 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// Where this rank's elements start.
+    /// Address of the elements of this rank.
     ///
     /// # Errors
-    /// [`Error::Foreign`] when a registration is another group's, or not all members have the symmetric memory.
+    /// [`Error::Foreign`] if the registration is of another group, or not all members have the symmetric allocation.
     pub(crate) fn address(&self, team: &Team) -> Result<DeviceAddress> {
         match self.location {
             Location::Local(address) => Ok(address),
             Location::Symmetric(memory, offset) => {
-                // Elsewhere the same offsets may hold something else: at ranks without this allocation, or in another world.
+                // On ranks without this allocation, or in another world, the same offset can be other memory.
                 let all_have_it = team.group().members().iter().all(|rank| memory.group().contains(*rank));
                 let base = team.peer_base(team.rank()).filter(|_| all_have_it);
                 let own = base.map(|base| base.offset(memory.offset()));
@@ -154,10 +154,10 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// Where a member's elements start, as this rank reaches them.
+    /// Address of the elements of a member, as mapped on this rank.
     ///
     /// # Errors
-    /// As [`Self::address`]; for memory that only its owner reaches, where the member is another.
+    /// As [`Self::address`]; [`Error::Foreign`] for local memory of another member.
     pub(crate) fn address_at(&self, team: &Team, member: GroupRank) -> Result<DeviceAddress> {
         let own = self.address(team)?;
         let there = match self.location {
@@ -173,7 +173,7 @@ impl<'a> Tensor<'a> {
         there.ok_or(Error::Foreign { what: "memory that its owner alone reaches" })
     }
 
-    /// The place for the kernels.
+    /// The buffer as kernels see it.
     pub(crate) fn place(&self, team: &Team) -> BufferView {
         match self.location {
             Location::Local(address) => {
@@ -184,7 +184,7 @@ impl<'a> Tensor<'a> {
                 BufferView { bases, offset: memory.offset() + offset, own }
             }
             Location::Registered(registration, offset) => {
-                // A tensor that the call does not touch here may be another group's.
+                // A tensor that this rank does not access can be of another group.
                 let own =
                     registration.peer_address(team.rank()).map_or(0, |address| address.offset(offset).0);
                 BufferView { bases: registration.table(), offset, own }
@@ -192,7 +192,7 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// What a member's elements are aligned to, at most 16, as far as it is known: addresses of registered memory differ.
+    /// The alignment of the elements of all members, at most 16. Addresses of registered memory differ between members.
     pub(crate) fn alignment(&self, team: &Team) -> u64 {
         let of = |address: u64| 1 << address.trailing_zeros().min(4);
         match self.location {
@@ -205,7 +205,7 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// What is equal on all members where peers reach it: the registration, and the offset in it or in the heap.
+    /// The number of the registration and the offset in it, or the offset in the heap: equal on all members where peers access the tensor.
     pub(crate) fn identity(&self) -> (u64, u64) {
         match self.location {
             Location::Local(_) => (NOTHING, NOTHING),
@@ -214,7 +214,7 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// The allocation that a launch has to keep.
+    /// The allocation that a launch keeps.
     pub(crate) fn usage(&self) -> Option<MemoryUse> {
         match self.location {
             Location::Symmetric(memory, _) => Some(memory.usage()),

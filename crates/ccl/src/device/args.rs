@@ -1,40 +1,40 @@
-//! The structs that cross to the kernels, declared once. Public for the seeded tests only, which launch without a world.
+//! Argument structs of kernels, shared between host and device. Public only for the seeded tests, which launch without a world.
 
 use anabranch_hip_jit::{DevicePointer, device_struct};
 use anabranch_shmem::TeamView;
 
 device_struct! {
-    /// The counters of one channel, in this rank's memory, zero at the start. Written by its own block only.
+    /// Counters of one channel, in the memory of this rank. Initially zero. Only the block of the channel writes them.
     pub struct ChannelState {
-        /// Uses of its packets.
+        /// Epochs of its packets.
         pub epoch: u64,
-        /// Its meetings.
+        /// Its barriers.
         pub meets: u64,
         /// Uses of its staging.
         pub uses: u64,
-        /// Whether launches count themselves in `inside`; set by the host before the first.
+        /// Whether launches count themselves in `inside`. The host sets it before the first launch.
         pub is_watched: u32,
-        /// Launches that have begun on it and not ended: more than one overlap.
+        /// Launches in progress on the channel. More than one is an overlap.
         pub inside: u32,
     }
 }
 
 device_struct! {
-    /// What the kernels of one communicator share. Offsets are bytes from the heap's start, equal on all members.
+    /// The memory of one communicator, as kernels see it. Offsets are bytes from the start of the heap, equal on all members.
     pub struct CommView {
         /// The group.
         pub team: TeamView,
         /// `[channels]`.
         pub channels: DevicePointer<ChannelState>,
-        /// Words of meetings: `[channels][members]`, 64 bytes each.
+        /// Flags of barriers: `[channels][members]`, 64 bytes each.
         pub flags: u64,
         /// `[channels][2 parities][2 stages][members][packet_units]` packets of 16 bytes.
         pub packets: u64,
         /// `[channels][2 halves][members][staging_bytes]`.
         pub staging: u64,
-        /// Bytes of one source's part of one half, a multiple of 16.
+        /// Bytes of the part of one source in one half, a multiple of 16.
         pub staging_bytes: u64,
-        /// Where this rank's heap starts.
+        /// Address of the heap of this rank.
         pub heap: u64,
         /// Packets of one source, stage and parity.
         pub packet_units: u32,
@@ -44,34 +44,34 @@ device_struct! {
 }
 
 device_struct! {
-    /// Where a buffer is.
+    /// A buffer of all members.
     pub struct BufferView {
-        /// Where each member's memory starts, in group order; null for a buffer that peers do not reach.
+        /// Base address of the memory of each member, in group order; null for a buffer that is not mapped at peers.
         pub bases: DevicePointer<u64>,
-        /// Bytes from there, the same for all; of a buffer that peers do not reach, its address.
+        /// Offset from the base, equal on all members; the address for a buffer that is not mapped at peers.
         pub offset: u64,
-        /// The address of this rank's own: what it needs first needs no look at the table.
+        /// Address on this rank, so that no lookup in the table is needed.
         pub own: u64,
     }
 }
 
-/// In [`MoveArgs::send_to`] and [`MoveArgs::receive_from`]: every member.
+/// Value of [`MoveArgs::send_to`] and [`MoveArgs::receive_from`]: every member.
 pub(crate) const MOVE_ALL: u32 = u32::MAX;
-/// ... and no member.
+/// Value of [`MoveArgs::send_to`] and [`MoveArgs::receive_from`]: no member.
 pub(crate) const MOVE_NONE: u32 = u32::MAX - 1;
-/// In [`ReduceArgs::root`]: every member gets the result.
+/// Value of [`ReduceArgs::root`]: every member gets the result.
 pub(crate) const REDUCE_ALL: u32 = u32::MAX;
 
 device_struct! {
-    /// What is exchanged with one member, where counts differ. Bytes; offsets from the buffers' starts.
+    /// The bytes exchanged with one member, with different counts. Offsets are from the start of the buffers.
     pub struct MoveEntry {
-        /// Where its bytes start in the input.
+        /// Offset of the bytes for the member in the input.
         pub send_offset: u64,
-        /// How many go to it.
+        /// Bytes sent to the member.
         pub send_bytes: u64,
-        /// Where those from it go in the output.
+        /// Offset of the bytes from the member in the output.
         pub receive_offset: u64,
-        /// How many come.
+        /// Bytes received from the member.
         pub receive_bytes: u64,
     }
 }
@@ -81,55 +81,55 @@ device_struct! {
     pub struct MoveArgs {
         /// The communicator.
         pub comm: CommView,
-        /// Where bytes come from.
+        /// The input.
         pub input: BufferView,
-        /// Where they go.
+        /// The output.
         pub output: BufferView,
-        /// Bytes to and from each member that is named.
+        /// Bytes to and from each member in `send_to` and `receive_from`.
         pub bytes: u64,
-        /// The most bytes between any two members; with counts that only pairs know, of this rank's.
+        /// The most bytes between any two members; of this rank, if only pairs know their counts.
         pub most_bytes: u64,
         /// Packets that a channel sends to each member, at least 1: a share of `most_bytes`.
         pub channel_units: u64,
-        /// Bytes that a channel copies of what this rank has for itself, a multiple of 16.
+        /// Bytes that a channel copies from the input to the output of this rank, a multiple of 16.
         pub channel_bytes: u64,
-        /// Bytes to each member that a channel moves in one step; a multiple of 16. Through the staging at most what it holds, and
-        /// not looked at where only pairs know their counts. In two hops, of each part.
+        /// Bytes to each member that a channel moves in one step; a multiple of 16. Through the staging at most the capacity of a half;
+        /// unused there if only pairs know their counts. In two hops: bytes of each part.
         pub piece_bytes: u64,
-        /// Bytes between what goes to two members; in two hops, of a part.
+        /// Bytes between the data for two consecutive members in the input; in two hops, of a part.
         pub send_stride: u64,
-        /// Bytes between what comes from two members.
+        /// Bytes between the data from two consecutive members in the output.
         pub receive_stride: u64,
-        /// Bytes between what two members write into one output.
+        /// Bytes between the data that two consecutive members write into one output.
         pub remote_stride: u64,
-        /// Who gets bytes of this rank: a member, [`MOVE_ALL`] or [`MOVE_NONE`].
+        /// The destination: a member, [`MOVE_ALL`] or [`MOVE_NONE`].
         pub send_to: u32,
-        /// Whose bytes this rank gets, likewise.
+        /// The source: a member, [`MOVE_ALL`] or [`MOVE_NONE`].
         pub receive_from: u32,
     }
 }
 
-/// The most members of a group whose counts differ: what the arguments of a launch have room for.
+/// The most members of a group with different counts: the arguments of a launch hold this many entries.
 pub(crate) const MOST_UNEVEN: usize = 64;
 
 device_struct! {
-    /// Arguments of the kernels for counts that differ.
+    /// Arguments of the kernels for different counts.
     pub struct UnevenArgs {
-        /// CommView, places and `most_bytes`; the rest is not looked at.
+        /// Communicator, buffers and `most_bytes`; other fields are unused.
         pub even: MoveArgs,
-        /// What is exchanged with each member.
+        /// The bytes exchanged with each member.
         pub entries: [MoveEntry; MOST_UNEVEN],
     }
 }
 
 device_struct! {
-    /// How contributions become one.
+    /// The operator.
     pub struct Reduction {
         /// [`ReduceOp::torch_value`](crate::types::ReduceOp::torch_value).
         pub op: u32,
-        /// Contributions: the group's size.
+        /// Number of contributions: the size of the group.
         pub size: u32,
-        /// Of `premul_sum`: the bits of an f32 in the low half, or of an f64 for f64.
+        /// The scalar of `premul_sum`: the bits of an f32 in the low half, or of an f64 for f64.
         pub scalar: u64,
     }
 }
@@ -145,137 +145,137 @@ device_struct! {
         pub output: BufferView,
         /// The operator.
         pub reduction: Reduction,
-        /// Elements: of the whole message, or of each member's part where `is_scatter` is set.
+        /// Elements of the whole message, or of the part of each member if `is_scatter` is set.
         pub count: u64,
-        /// Packets of one member's part.
+        /// Packets of the part of one member.
         pub part_units: u64,
-        /// Packets that a channel handles: of the message, or of each part.
+        /// Packets of the message, or of each part, that a channel handles.
         pub channel_units: u64,
-        /// Bytes of one member's part. A multiple of 16 where parts are cut from one message.
+        /// Bytes of the part of one member. A multiple of 16 if parts are cut from one message.
         pub part_bytes: u64,
-        /// Bytes of each part that a channel handles in one step, a multiple of 16; in `push` at most what the staging holds.
+        /// Bytes of each part that a channel handles in one step, a multiple of 16; in `push` at most the capacity of the staging.
         pub piece_bytes: u64,
-        /// Who gets the result: a member or [`REDUCE_ALL`].
+        /// The destination: a member or [`REDUCE_ALL`].
         pub root: u32,
-        /// Whether member j keeps part j alone.
+        /// Whether only member j keeps part j.
         pub is_scatter: u32,
         /// Whether all addresses and strides of the call are multiples of 16 bytes.
         pub is_aligned: u32,
-        /// Whether members write to one peer each at a time, with a meeting in between (`push` of large messages).
+        /// Whether members write to one peer at a time, with barriers in between (`push` of large messages).
         pub is_phased: u32,
     }
 }
 
 device_struct! {
-    /// Arguments of the kernel that reduces what copy engines have brought (`kernels/bulk_reduce.hip`): one round.
+    /// Arguments of the kernel that reduces contributions moved by copy engines (`kernels/bulk_reduce.hip`): one round.
     pub struct EngineReduceArgs {
-        /// The call. Input and output are this rank's part of this round; `staging_bytes` is what the staging takes of each member
-        /// when the whole of it serves one call.
+        /// The call. Input and output are the part of this rank in this round. `staging_bytes` is the capacity per member if one call uses
+        /// the whole staging.
         pub reduce: ReduceArgs,
-        /// Bytes of this rank's part in this round.
+        /// Bytes of the part of this rank in this round.
         pub bytes: u64,
         /// The half of the staging.
         pub half: u32,
-        /// Whether all members meet once more, behind the reduction.
-        pub meets_behind: u32,
+        /// Whether a barrier follows the reduction.
+        pub ends_with_barrier: u32,
     }
 }
 
-/// In a word of a [`Fingerprint`]: there is no such thing, or it need not be equal.
+/// Value of a word of a [`Fingerprint`] that does not apply, or need not be equal.
 pub(crate) const NOTHING: u64 = u64::MAX;
 
 device_struct! {
-    /// A call, as far as all members have to make the same: one number for each thing that may differ.
+    /// The properties of a call that have to be equal on all members, one word each.
     pub struct Fingerprint {
-        /// The number of the call on its communicator.
+        /// Sequence number of the call on its communicator.
         pub sequence: u64,
-        /// Which collective: its place in [`Collective::ALL`](crate::types::Collective::ALL).
+        /// The collective: index in [`Collective::ALL`](crate::types::Collective::ALL).
         pub collective: u64,
-        /// Place in [`DATA_TYPES`](crate::types::DATA_TYPES).
+        /// Index in [`DATA_TYPES`](crate::types::DATA_TYPES).
         pub data_type: u64,
         /// [`ReduceOp::torch_value`](crate::types::ReduceOp::torch_value), or [`NOTHING`].
         pub op: u64,
-        /// The operator's scalar, as in [`Reduction`].
+        /// The scalar of the operator, as in [`Reduction`].
         pub scalar: u64,
-        /// Elements, as [`Shape::count`](crate::types::Shape::count) counts them; [`NOTHING`] where counts differ.
+        /// Elements, as in [`Shape::count`](crate::types::Shape::count); [`NOTHING`] for different counts.
         pub count: u64,
         /// The root, or [`NOTHING`].
         pub root: u64,
         /// Whether a row of splits follows.
         pub uneven: u64,
-        /// Where inputs are: 0 local, 1 symmetric, 2 registered.
+        /// Memory of the input: 0 local, 1 symmetric, 2 registered.
         pub input_kind: u64,
-        /// Which registration, where peers read inputs; otherwise [`NOTHING`].
+        /// Number of the registration if peers read inputs, else [`NOTHING`].
         pub input_registration: u64,
-        /// The offset in the heap or registration, where peers read inputs; otherwise [`NOTHING`].
+        /// Offset in the heap or registration if peers read inputs, else [`NOTHING`].
         pub input_offset: u64,
-        /// Where outputs are.
+        /// Memory of the output, likewise.
         pub output_kind: u64,
-        /// Which registration, where peers write outputs.
+        /// Number of the registration if peers write outputs, else [`NOTHING`].
         pub output_registration: u64,
-        /// The offset, where peers write outputs.
+        /// Offset in the heap or registration if peers write outputs, else [`NOTHING`].
         pub output_offset: u64,
-        /// Place in [`Algorithm::ALL`](crate::Algorithm::ALL).
+        /// Index in [`Algorithm::ALL`](crate::Algorithm::ALL).
         pub algorithm: u64,
         /// Blocks of the launch.
         pub blocks: u64,
-        /// Whether `push` goes in phases.
+        /// Whether `push` has phases.
         pub phased: u64,
-        /// Tensors of a list, or [`NOTHING`] where the call has none.
+        /// Number of tensors of a list, or [`NOTHING`] if the call has none.
         pub tensors: u64,
-        /// A digest of them all, in their order, or [`NOTHING`].
+        /// Digest of the list, or [`NOTHING`].
         pub list: u64,
     }
 }
 
 device_struct! {
-    /// Elements between this rank and another, where counts differ.
+    /// Elements exchanged between this rank and another, with different counts.
     #[derive(PartialEq, Eq)]
     pub struct Split {
-        /// How many this rank sends to it.
+        /// Elements sent to the other rank.
         pub sent: u64,
-        /// How many this rank expects from it.
+        /// Elements expected from the other rank.
         pub expected: u64,
     }
 }
 
 device_struct! {
-    /// One tensor of a list, as far as all members have to give the same.
+    /// The properties of one tensor of a list that have to be equal on all members.
     #[derive(PartialEq, Eq)]
     pub struct ListedTensor {
-        /// Place in [`DATA_TYPES`](crate::types::DATA_TYPES).
+        /// Index in [`DATA_TYPES`](crate::types::DATA_TYPES).
         pub data_type: u64,
-        /// Elements of one member's input.
+        /// Elements of the input of one member.
         pub count: u64,
-        /// Which registration the output is in, where peers write it; otherwise [`NOTHING`].
+        /// Number of the registration of the output if peers write it, else [`NOTHING`].
         pub registration: u64,
-        /// The output's offset in the heap or registration, where peers write it; otherwise [`NOTHING`].
+        /// Offset of the output in the heap or registration if peers write it, else [`NOTHING`].
         pub offset: u64,
     }
 }
 
-/// Words of the row behind a fingerprint: splits with as many members as can be, or the first tensors of a list.
+/// Words of the row after a fingerprint: a split with each member, or the first tensors of a list.
 pub const ROW_WORDS: usize = MOST_UNEVEN * size_of::<Split>() / 8;
-/// Tensors of a list that a row has room for.
+/// Tensors of a list that a row holds.
 pub(crate) const MOST_LISTED: usize = ROW_WORDS * 8 / size_of::<ListedTensor>();
 
 device_struct! {
     /// Arguments of the kernel that compares calls (`kernels/fingerprint.hip`).
     pub struct FingerprintArgs {
-        /// The check's own: one channel; its staging takes a fingerprint and a row of each member.
+        /// The memory of the check: one channel, whose staging holds a fingerprint and a row of each member.
         pub comm: CommView,
-        /// This rank's call.
+        /// The call of this rank.
         pub mine: Fingerprint,
-        /// What is told beside it: a [`Split`] with each member, where `mine.uneven` is set, or [`ListedTensor`]s, where
-        /// `mine.tensors` says so. Splits are compared; tensors are for the error alone, as `mine.list` is compared.
+        /// The row: a [`Split`] with each member if `mine.uneven` is set, or [`ListedTensor`]s if `mine.tensors` is set. Splits are
+        /// compared. Tensors are only for the error text, as `mine.list` is compared.
         pub row: [u64; ROW_WORDS],
-        /// Words of the row that are told.
+        /// Words of the row in use.
         pub row_words: u64,
     }
 }
 
 device_struct! {
-    /// The counters of the pipes between this rank and one peer, in this rank's memory, zero at the start.
+    /// Counters of one pipe between this rank and one peer, in the memory of this rank. Initially zero.
     pub struct PipeState {
         /// Chunks sent to the peer.
         pub sent: u64,
@@ -285,7 +285,7 @@ device_struct! {
 }
 
 device_struct! {
-    /// The pipes of one communicator (`device/ccl/pipe.h`). Offsets are bytes from the heap's start, equal on all members.
+    /// The pipes of one communicator (`device/ccl/pipe.h`). Offsets are bytes from the start of the heap, equal on all members.
     pub struct Pipes {
         /// The group.
         pub team: TeamView,
@@ -303,7 +303,7 @@ device_struct! {
         pub width: u32,
         /// Slots of a pipe, at most 7.
         pub depth: u32,
-        /// Bytes that a chunk has at least, unless it is the message's last; at most `slot_bytes`, a multiple of 256.
+        /// The least bytes of a chunk that is not the last of its message; at most `slot_bytes`, a multiple of 256.
         pub least_bytes: u32,
         /// The operation's code in fault records.
         pub operation: u32,
@@ -313,18 +313,18 @@ device_struct! {
 device_struct! {
     /// One message to or from a peer.
     pub struct Transfer {
-        /// This rank's tensor.
+        /// Address of the tensor of this rank.
         pub address: u64,
         /// Bytes of the message.
         pub bytes: u64,
         /// The peer.
         pub peer: u32,
-        /// The next message of the same peer and direction, or `u32::MAX`.
+        /// Index of the next message of the same peer and direction, or `u32::MAX`.
         pub next: u32,
     }
 }
 
-/// Messages that the arguments of a launch have room for; more are listed in memory.
+/// Messages that the arguments of a launch hold; longer lists are in device memory.
 pub const MOST_TRANSFERS: usize = 64;
 
 device_struct! {
@@ -332,13 +332,13 @@ device_struct! {
     pub struct PipesArgs {
         /// The communicator's pipes.
         pub pipes: Pipes,
-        /// All messages, when there are more than fit here; else null.
+        /// All messages if they do not fit into `transfers`, else null.
         pub table: DevicePointer<Transfer>,
-        /// Lists of messages: one for each peer and direction that has any. The first message of list i is message i.
+        /// Number of lists of messages: one for each peer and direction in use. The first message of list i is message i.
         pub lists: u32,
-        /// Lists of messages to receive; they come first.
+        /// Number of lists of receives, which come first.
         pub receive_lists: u32,
-        /// The most pipes that a message of this launch needs.
+        /// The most pipes that one message of this launch needs.
         pub used_pipes: u32,
         /// Zero.
         pub reserved: u32,
@@ -348,20 +348,20 @@ device_struct! {
 }
 
 device_struct! {
-    /// One of several tensors that are gathered together.
+    /// One of several tensors of an all_gather.
     pub struct Segment {
-        /// This rank's input.
+        /// Address of the input of this rank.
         pub input: u64,
-        /// The outputs: inputs of all members, in group order.
+        /// The outputs, which hold the inputs of all members in group order.
         pub output: BufferView,
         /// Bytes of one input.
         pub bytes: u64,
-        /// Where it starts when the inputs are laid out one after the other, each from a multiple of 16 on.
+        /// Offset of the input in the message: inputs are laid out one after the other, each at a multiple of 16.
         pub start: u64,
     }
 }
 
-/// Segments that the arguments of a launch have room for; more are listed in memory.
+/// Segments that the arguments of a launch hold; longer lists are in device memory.
 pub const MOST_SEGMENTS: usize = 64;
 
 device_struct! {
@@ -369,9 +369,9 @@ device_struct! {
     pub struct GatherManyArgs {
         /// The communicator.
         pub comm: CommView,
-        /// All segments, when there are more than fit here; else null.
+        /// All segments if they do not fit into `segments`, else null.
         pub table: DevicePointer<Segment>,
-        /// Bytes of all inputs laid out.
+        /// Bytes of the message.
         pub total: u64,
         /// Number of segments.
         pub count: u32,
@@ -383,31 +383,31 @@ device_struct! {
 }
 
 device_struct! {
-    /// The counters of the links between this rank and one peer, in this rank's memory, zero at the start.
+    /// Counters of one link in each direction between this rank and one peer, in the memory of this rank. Initially zero.
     pub struct LinkState {
-        /// Chunks given to the peer.
+        /// Chunks sent to the peer.
         pub given: u64,
-        /// Chunks taken from it.
+        /// Chunks received from it.
         pub taken: u64,
     }
 }
 
 device_struct! {
-    /// The links of one communicator (`device/ccl/links.h`). Offsets are bytes from the heap's start, equal on all members.
+    /// The links of one communicator (`device/ccl/links.h`). Offsets are bytes from the start of the heap, equal on all members.
     pub struct Links {
         /// The group.
         pub team: TeamView,
         /// `[channels][streams][members]`.
         pub states: DevicePointer<LinkState>,
-        /// Where this rank's heap starts.
+        /// Address of the heap of this rank.
         pub heap: u64,
         /// `[channels][streams][members as sources]`, 64 bytes each: chunks that have arrived.
         pub arrived: u64,
-        /// `[channels][streams][members as targets]`, 64 bytes each: chunks that the target has taken.
+        /// `[channels][streams][members as targets]`, 64 bytes each: chunks that the target has received.
         pub consumed: u64,
         /// `[channels][streams][members as sources][depth][slot_bytes]`.
         pub incoming: u64,
-        /// `[channels][streams][members as targets][depth][slot_bytes]`: what goes to members on other machines lies here first.
+        /// `[channels][streams][members as targets][depth][slot_bytes]`: send buffers of internode chunks.
         pub outgoing: u64,
         /// Bytes of a slot, a multiple of 256.
         pub slot_bytes: u64,
@@ -418,49 +418,49 @@ device_struct! {
     }
 }
 
-/// In [`LinkPort::flags`]: it is a link, and no memory.
+/// Flag of a [`LinkPort`]: a link, not a buffer of this rank.
 pub(crate) const PORT_LINK: u32 = 1;
-/// ... to or from a member on another machine.
-pub(crate) const PORT_ACROSS: u32 = 2;
+/// Flag of a [`LinkPort`]: the link is to or from a member on another node.
+pub(crate) const PORT_INTERNODE: u32 = 2;
 
 device_struct! {
     /// A source or a target of a step.
     #[derive(PartialEq, Eq)]
     pub struct LinkPort {
-        /// This rank's memory, or which of the links.
+        /// Address in the memory of this rank, or the stream of the link.
         pub address: u64,
-        /// The member at the link's other end.
+        /// The member at the other end of the link.
         pub peer: u32,
-        /// [`PORT_LINK`], [`PORT_ACROSS`].
+        /// [`PORT_LINK`], [`PORT_INTERNODE`].
         pub flags: u32,
     }
 }
 
-/// In [`LinkStep::flags`]: its sources are reduced; otherwise there is one, whose bytes move.
+/// Flag of a [`LinkStep`]: its sources are reduced. Otherwise the bytes of its one source move.
 pub(crate) const STEP_REDUCES: u32 = 1;
-/// ... its first source is a sum that is not rounded.
+/// Flag of a [`LinkStep`]: its first source is an unrounded sum.
 pub(crate) const STEP_TAKES_UNROUNDED: u32 = 2;
-/// ... its targets get the sum unrounded.
+/// Flag of a [`LinkStep`]: its targets get the unrounded sum.
 pub(crate) const STEP_GIVES_UNROUNDED: u32 = 4;
-/// ... channel 0 does it once, without bytes.
+/// Flag of a [`LinkStep`]: channel 0 runs it once, without bytes.
 pub(crate) const STEP_IS_TOKEN: u32 = 8;
-/// ... its sources lie one behind the other in its one target.
+/// Flag of a [`LinkStep`]: its sources are packed into its one target.
 pub(crate) const STEP_PACKS: u32 = 16;
-/// ... its targets lie one behind the other in its one source.
+/// Flag of a [`LinkStep`]: its one source is unpacked to its targets.
 pub(crate) const STEP_UNPACKS: u32 = 32;
 
 device_struct! {
-    /// What a channel does for each chunk of a message ([`Step`](crate::network::schedule::Step)).
+    /// One step that a channel runs for each chunk of a message ([`Step`](crate::network::schedule::Step)).
     pub struct LinkStep {
-        /// Bytes of all chunks, as they lie in tensors; of each piece where they are packed.
+        /// Bytes of all chunks in tensors; of each piece if chunks are packed.
         pub bytes: u64,
-        /// Its first port: sources, then targets.
+        /// Index of its first port. Sources precede targets.
         pub first_port: u32,
-        /// How many sources.
+        /// Number of sources.
         pub sources: u32,
-        /// How many targets.
+        /// Number of targets.
         pub targets: u32,
-        /// The time of chunk 0.
+        /// The time at which chunk 0 is handled.
         pub lag: u32,
         /// [`STEP_REDUCES`] and so on.
         pub flags: u32,
@@ -469,7 +469,7 @@ device_struct! {
     }
 }
 
-/// Words of steps and ports that the arguments of a launch have room for, which is enough for any call of 20 members; more lie in memory.
+/// Words of steps and ports that the arguments of a launch hold: enough for any call of 20 members. Longer lists are in device memory.
 pub(crate) const MOST_STEP_WORDS: usize = 448;
 
 device_struct! {
@@ -477,15 +477,15 @@ device_struct! {
     pub struct NetworkArgs {
         /// The communicator's links.
         pub links: Links,
-        /// The operator, where anything is reduced.
+        /// The operator, if the call reduces.
         pub reduction: Reduction,
-        /// The steps ([`LinkStep`]) in their order, then their ports ([`LinkPort`]), when there are more than fit here; else null.
+        /// The steps ([`LinkStep`]) in order, then their ports ([`LinkPort`]), if they do not fit into `words`, else null.
         pub table: DevicePointer<u64>,
-        /// Bytes of a chunk, as they lie in tensors; a multiple of 16.
+        /// Bytes of a chunk in tensors; a multiple of 16.
         pub piece_bytes: u64,
-        /// Times that a channel goes through.
+        /// Number of times that a channel iterates.
         pub times: u64,
-        /// How many steps.
+        /// Number of steps.
         pub step_count: u32,
         /// Zero.
         pub reserved: u32,

@@ -1,4 +1,4 @@
-//! The memory of one communicator: where its channels' flags, packets, staging and counters are. Pure arithmetic.
+//! Layout of the memory of one communicator: flags, packets, staging and counters of its channels. Pure arithmetic.
 
 use anabranch_hip::DeviceAddress;
 use anabranch_hip_jit::DevicePointer;
@@ -6,7 +6,7 @@ use anabranch_shmem::{SymmetricMemory, TeamView};
 
 use crate::device::args::{ChannelState, CommView, Fingerprint, ROW_WORDS};
 
-/// Bytes between two words of a meeting: `MEET_STRIDE` in `ccl/meet.h`.
+/// Bytes between the barrier flags of two sources: `MEET_STRIDE` in `ccl/meet.h`.
 pub(crate) const MEET_STRIDE: u64 = 64;
 /// Packets of one source, stage and parity of a channel.
 pub const PACKET_UNITS: u32 = 512;
@@ -15,34 +15,34 @@ const PACKET_BYTES: u64 = 16;
 const PACKET_SETS: u64 = 4;
 /// The most channels of a communicator.
 pub(crate) const MOST_BLOCKS: u32 = 1024;
-/// The fewest bytes of staging of a communicator.
+/// The least bytes of staging of a communicator.
 pub(crate) const LEAST_STAGING: u64 = 4096;
-/// The most bytes of staging that are chosen where none are configured.
+/// The most bytes of staging by default.
 pub(crate) const MOST_STAGING: u64 = 512 << 20;
-/// Parts are aligned to this.
+/// Alignment of the parts, bytes.
 pub(crate) const ALIGNMENT: u64 = 256;
 
 /// Offsets of the parts in the communicator's allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelLayout {
-    /// Words of meetings.
+    /// Flags of barriers.
     pub flags: u64,
     /// Packets.
     pub packets: u64,
     /// Staging.
     pub staging: u64,
-    /// Counters of channels, used by this rank alone.
+    /// Counters of channels, accessed by this rank only.
     pub channels: u64,
-    /// All bytes.
+    /// Bytes in total.
     pub bytes: u64,
     /// Packets of one source, stage and parity.
     pub packet_units: u32,
-    /// Bytes of one source's part of one half.
+    /// Bytes of the part of one source in one half.
     pub staging_bytes: u64,
 }
 
 impl ChannelLayout {
-    /// The layout for `channels` channels of `members` members: `packet_units` packets for each source, and about `staging` bytes of
+    /// The layout for `channels` channels and `members` members, with `packet_units` packets per source and about `staging` bytes of
     /// staging in total.
     pub fn new(members: u32, channels: u32, packet_units: u32, staging: u64) -> Self {
         let pieces = u64::from(channels) * 2 * u64::from(members);
@@ -50,7 +50,7 @@ impl ChannelLayout {
         Self::with(members, channels, packet_units, staging_bytes)
     }
 
-    /// The layout with so many bytes of staging for each channel, half and source: a multiple of 16.
+    /// The layout with `staging_bytes` bytes of staging per channel, half and source: a multiple of 16.
     pub fn with(members: u32, channels: u32, packet_units: u32, staging_bytes: u64) -> Self {
         let (members, count) = (u64::from(members), u64::from(channels));
         let pieces = count * 2 * members;
@@ -67,19 +67,18 @@ impl ChannelLayout {
         Self { flags, packets, staging, channels, bytes: end, packet_units, staging_bytes }
     }
 
-    /// The layout of the communicator on which calls are compared: one channel without packets, whose staging takes a fingerprint and a
-    /// row of each member.
+    /// The layout for the comparison of calls: one channel without packets, whose staging holds a fingerprint and a row of each member.
     pub fn of_check(members: u32) -> Self {
         let message = (size_of::<Fingerprint>() + 8 * ROW_WORDS) as u64;
         Self::new(members, 1, 0, 2 * u64::from(members) * message.next_multiple_of(ALIGNMENT))
     }
 
-    /// What the kernels get.
+    /// The view for kernels.
     pub(crate) fn comm(&self, team: TeamView, memory: &SymmetricMemory, operation: u32) -> CommView {
         self.view_at(team, memory.offset(), memory.address(), operation)
     }
 
-    /// What the kernels get for an allocation that begins at `start` of every heap, on this rank at `address`.
+    /// The view for kernels of an allocation at offset `start` of every heap, mapped at `address` on this rank.
     pub fn view_at(&self, team: TeamView, start: u64, address: DeviceAddress, operation: u32) -> CommView {
         CommView {
             team,
@@ -100,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_of_a_check_fit_into_its_staging() {
+    fn staging_of_the_check_holds_a_record_per_member() {
         for members in [1, 2, 3, 8, 63, 64, 65, 1000] {
             let layout = ChannelLayout::of_check(members);
             // A fingerprint, and 64 splits or 32 tensors of a list.

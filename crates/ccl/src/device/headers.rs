@@ -1,8 +1,7 @@
-//! The arithmetic of collectives inside kernels: the headers that kernels include, .
+//! The device headers of this crate.
 //!
-//! A unit that uses them lists [`DEVICE_HEADERS`] behind [`anabranch_hip_jit::PRELUDE`] and includes `ccl/reduce.h`. Everything
-//! there lies in the namespace `ccl`; an element type is the struct that [`DataType::device_name`](crate::types::DataType::device_name)
-//! names.
+//! A kernel unit that uses them lists [`DEVICE_HEADERS`] after [`anabranch_hip_jit::PRELUDE`] and includes `ccl/reduce.h`. Everything is in
+//! the namespace `ccl`. An element type is the struct that [`DataType::device_name`](crate::types::DataType::device_name) names.
 
 use anabranch_hip_jit::{Header, device_headers};
 
@@ -26,7 +25,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_and_types_are_named_as_in_the_headers() {
+    fn operators_and_types_match_the_headers() {
         let named = |name: &str| DEVICE_HEADERS.iter().find(|header| header.name == name).unwrap();
         let (elements, reduce) = (named("ccl/elements.h"), named("ccl/reduce.h"));
         let declared = reduce.text.lines().find(|line| line.starts_with("enum ReduceOp")).unwrap();

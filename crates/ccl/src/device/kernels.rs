@@ -1,4 +1,4 @@
-//! The kernels of this crate, for building ahead and for launching.
+//! The kernels of this crate, for prebuilds and launches.
 
 use anabranch_hip_jit::{Header, KernelSpec, KernelUnit, kernel_unit};
 use anabranch_shmem::World;
@@ -16,30 +16,30 @@ const HEADERS: &[&[Header]] = &[SHMEM_HEADERS, DEVICE_HEADERS];
 kernel_unit! {
     /// Moves bytes of any type.
     pub static MOVE_UNIT: "ccl_move", include_str!("../../kernels/move.hip"), HEADERS;
-    /// All members meet.
+    /// A barrier.
     pub const BARRIER: Kernel<MoveArgs> = "anabranch_ccl_barrier";
-    /// Bytes, in packets.
+    /// Moves bytes in packets.
     pub const MOVE_PACKETS: Kernel<MoveArgs> = "anabranch_ccl_move_packets";
-    /// Bytes, through the staging.
+    /// Moves bytes through the staging.
     pub const MOVE_STAGED: Kernel<MoveArgs> = "anabranch_ccl_move_staged";
-    /// Bytes, straight to the outputs.
+    /// Moves bytes directly to the outputs.
     pub const MOVE_DIRECT: Kernel<MoveArgs> = "anabranch_ccl_move_direct";
-    /// [`MOVE_PACKETS`] with counts that differ.
+    /// [`MOVE_PACKETS`] with different counts.
     pub const UNEVEN_PACKETS: Kernel<UnevenArgs> = "anabranch_ccl_move_uneven_packets";
-    /// [`MOVE_STAGED`] with counts that differ.
+    /// [`MOVE_STAGED`] with different counts.
     pub const UNEVEN_STAGED: Kernel<UnevenArgs> = "anabranch_ccl_move_uneven_staged";
-    /// [`MOVE_DIRECT`] with counts that differ.
+    /// [`MOVE_DIRECT`] with different counts.
     pub const UNEVEN_DIRECT: Kernel<UnevenArgs> = "anabranch_ccl_move_uneven_direct";
 }
 
 kernel_unit! {
-    /// Gathers many tensors of any types.
+    /// Gathers several tensors of any types.
     pub static GATHER_MANY_UNIT: "ccl_gather_many", include_str!("../../kernels/gather_many.hip"), HEADERS;
     /// In packets.
     pub const GATHER_MANY_PACKETS: Kernel<GatherManyArgs> = "anabranch_ccl_gather_many_packets";
     /// Through the staging.
     pub const GATHER_MANY_STAGED: Kernel<GatherManyArgs> = "anabranch_ccl_gather_many_staged";
-    /// Straight to the outputs.
+    /// Directly to the outputs.
     pub const GATHER_MANY_DIRECT: Kernel<GatherManyArgs> = "anabranch_ccl_gather_many_direct";
 }
 
@@ -68,7 +68,7 @@ kernel_unit! {
     pub const PULL: Kernel<ReduceArgs> = "anabranch_ccl_pull";
     /// Every member writes parts to their owners' staging.
     pub const PUSH: Kernel<ReduceArgs> = "anabranch_ccl_push";
-    /// Every member meets the others and reduces what copy engines have brought to its staging.
+    /// A barrier, then each member reduces the contributions that copy engines moved to its staging.
     pub const ENGINE_REDUCE: Kernel<EngineReduceArgs> = "anabranch_ccl_engine_reduce";
 }
 
@@ -79,30 +79,30 @@ kernel_unit! {
     pub const TWO_HOP: Kernel<MoveArgs> = "anabranch_ccl_two_hop";
 }
 
-// `channel.h` names places, which the arguments of fingerprints have none of.
+// `channel.h` uses `BufferView`, which is not in the arguments of fingerprints.
 kernel_unit! {
     /// Compares the members' calls.
     pub static FINGERPRINT_UNIT: "ccl_fingerprint", include_str!("../../kernels/fingerprint.hip"), HEADERS,
         layouts [BufferView];
-    /// Compares calls before they move data.
+    /// Compares the calls of all members before they move data.
     pub const FINGERPRINT: Kernel<FingerprintArgs> = "anabranch_ccl_fingerprint";
 }
 
-// `shmem/shmem.h` names workspaces, and `ccl/links.h` counters, steps and ports, which arguments have as words.
+// The headers use these structs, which arguments contain only as words.
 kernel_unit! {
-    /// Moves bytes of any type between nodes. Uses the device functions of the heap, which are compiled for a world's routes
+    /// Moves bytes of any type between nodes. Uses the device functions of the heap, which are compiled for the routes of a world
     /// ([`World::kernel`]).
     pub static NETWORK_MOVE_UNIT: "ccl_network_move", include_str!("../../kernels/network_move.hip"), HEADERS,
         layouts [BarrierWorkspace, LinkState, LinkStep, LinkPort];
-    /// The steps of one member.
+    /// Runs the steps of one member.
     pub const NETWORK_MOVE: Kernel<NetworkArgs> = "anabranch_ccl_network_move";
 }
 
 kernel_unit! {
-    /// Reduces messages of one type between nodes; likewise.
+    /// Reduces messages of one type between nodes. Compiled for the routes of a world, too.
     pub static NETWORK_REDUCE_UNIT: "ccl_network_reduce", include_str!("../../kernels/network_reduce.hip"), HEADERS,
         layouts [BarrierWorkspace, LinkState, LinkStep, LinkPort];
-    /// The steps of one member.
+    /// Runs the steps of one member.
     pub const NETWORK_REDUCE: Kernel<NetworkArgs> = "anabranch_ccl_network_reduce";
 }
 
@@ -126,12 +126,12 @@ pub fn is_typed(unit: &'static KernelUnit) -> bool {
         .any(|typed| std::ptr::eq(*typed, unit))
 }
 
-/// What is compiled of a unit for elements of a type, which makes no difference to units that only move bytes.
+/// The compilation of a unit for an element type. Units that only move bytes ignore the type.
 pub fn spec(unit: &'static KernelUnit, data_type: DataType) -> KernelSpec {
     with_element(KernelSpec::new(unit), data_type)
 }
 
-/// The same as a world's routes need it.
+/// The compilation of a unit for an element type and the routes of a world.
 pub(crate) fn spec_in(world: &World, unit: &'static KernelUnit, data_type: DataType) -> KernelSpec {
     let is_routed =
         [&NETWORK_MOVE_UNIT, &NETWORK_REDUCE_UNIT].iter().any(|routed| std::ptr::eq(*routed, unit));
@@ -142,7 +142,7 @@ fn with_element(spec: KernelSpec, data_type: DataType) -> KernelSpec {
     if is_typed(spec.unit()) { spec.with("CCL_ELEMENT", data_type.device_name()) } else { spec }
 }
 
-/// Every kernel of this crate in every variant: what a prebuild compiles.
+/// Every kernel of this crate in every variant, for prebuilds.
 pub fn kernels() -> Vec<KernelSpec> {
     let of_unit = |unit: &'static KernelUnit| {
         let types = if is_typed(unit) { &DATA_TYPES[..] } else { &[DataType::U8] };

@@ -1,4 +1,4 @@
-//! What kernels and host share: the kernels, their argument structs, and where a communicator's memory is.
+//! Kernels, their argument structs, and the layout of the memory of a communicator.
 
 pub(crate) mod args;
 pub(crate) mod channel;

@@ -1,4 +1,4 @@
-//! What goes onto a stream for a call: launches of kernels with their arguments, and copies.
+//! The stages of a call: kernel launches with arguments, and copies.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use anabranch_shmem::PeerCopy;
 
 use crate::types::DataType;
 
-/// What goes onto a stream for a call, in order. Made by [`lowered`](crate::lower::lowered), without a world or a device.
+/// One stage of a call on its stream, made by [`lowered`](crate::lower::lowered) without a world or a device.
 #[derive(Debug)]
 pub enum Stage {
     /// A kernel.
     Kernel(Launch),
-    /// A kernel in which all members meet, in whose place streams may.
+    /// A barrier kernel. A barrier of streams may replace it ([`BarrierMode`](crate::BarrierMode)).
     Barrier(Launch),
-    /// Copies to members, side by side.
+    /// Copies to members, in any order.
     Copies(Vec<PeerCopy>),
 }
 
@@ -25,7 +25,7 @@ pub struct Launch {
     call: Box<dyn KernelCall>,
     /// The element type that the kernel is compiled for, where it reduces.
     pub(crate) data_type: DataType,
-    /// Its grid, and bytes of local memory that the kernel itself uses.
+    /// Its grid and block, and the bytes of local memory that the kernel itself uses.
     pub shape: LaunchShape,
 }
 
@@ -53,7 +53,7 @@ impl Launch {
         self.call.unit()
     }
 
-    /// The same with the kernel of a unit that is loaded.
+    /// The same launch with the kernel of a loaded unit.
     pub(crate) fn load(&self, unit: &LoadedUnit) -> anabranch_hip_jit::Result<LoadedLaunch> {
         Ok(LoadedLaunch { call: self.call.load(unit)?, shape: self.shape })
     }
@@ -67,17 +67,17 @@ pub(crate) struct LoadedLaunch {
 }
 
 impl LoadedLaunch {
-    /// Puts it on the stream.
+    /// Enqueues it on the stream.
     ///
     /// # Safety
-    /// What the arguments name stays until the kernel is done.
+    /// The memory that the arguments name stays allocated until the kernel ends.
     pub(crate) unsafe fn enqueue(&self, stream: &Stream) -> anabranch_hip_jit::Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.call.enqueue(self.shape, stream) }
     }
 }
 
-/// A kernel with its argument struct, whose type only its constructor sees.
+/// A kernel with its argument struct, whose type is erased.
 trait KernelCall: fmt::Debug + Send + Sync {
     fn unit(&self) -> &'static KernelUnit;
     fn entry(&self) -> &'static str;

@@ -1,4 +1,4 @@
-//! Many tensors gathered in one launch, laid out as one message.
+//! Several tensors gathered in one launch, as segments of one message.
 
 use anabranch_hip_jit::DevicePointer;
 use anabranch_hip_jit::bytemuck::{self, Zeroable};
@@ -9,10 +9,10 @@ use crate::call::many::{Pair, SEGMENT_ALIGNMENT};
 use crate::device::args::{BufferView, CommView, GatherManyArgs, Segment};
 use crate::types::Result;
 
-/// The tensors as one message; tensors without elements are left out.
+/// The tensors as one message. Tensors without elements are left out.
 #[derive(Clone, Debug)]
 pub struct Segments {
-    /// In their order.
+    /// The segments, in the order of the tensors.
     pub list: Vec<Segment>,
     /// Bytes of the message.
     pub total: u64,
@@ -21,7 +21,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Of (where the outputs are, where the input is, its bytes, what all these addresses are multiples of).
+    /// The segments of `(outputs, input, bytes of the input, alignment of all these addresses)`.
     pub fn of(given: impl IntoIterator<Item = (BufferView, u64, u64, u64)>) -> Self {
         let mut made = Self { list: Vec::new(), total: 0, is_wide: true };
         for (output, input, bytes, alignment) in given.into_iter().filter(|given| given.2 > 0) {
@@ -32,7 +32,7 @@ impl Segments {
         made
     }
 
-    /// Of tensors that were checked.
+    /// The segments of checked tensors.
     fn new(pairs: &[Pair<'_>], team: &Team) -> Result<Self> {
         let given = pairs.iter().map(|(output, input)| {
             let alignment = output.alignment(team).min(input.alignment(team));
@@ -41,7 +41,7 @@ impl Segments {
         Ok(Self::of(given.collect::<Result<Vec<_>>>()?))
     }
 
-    /// The arguments of a launch, and whether the list has to lie in memory that `table` names: it does not fit into them.
+    /// The arguments of a launch, and whether the list is too long for them: then it has to lie in device memory at `table`.
     pub fn arguments(&self, comm: CommView) -> (Box<GatherManyArgs>, bool) {
         let mut args = Box::new(GatherManyArgs {
             comm,
@@ -60,10 +60,10 @@ impl Segments {
     }
 }
 
-/// What copy engines are to copy.
+/// The tensors as copies by engine need them.
 ///
 /// # Errors
-/// [`Error::Foreign`].
+/// `Error::Foreign`.
 pub(crate) fn gathered(pairs: &[Pair<'_>], team: &Team) -> Result<Vec<Gathered>> {
     let of_pair = |(output, input): &Pair<'_>| {
         let outputs = team.group().ranks().map(|member| Ok(output.address_at(team, member)?.0));
@@ -73,10 +73,10 @@ pub(crate) fn gathered(pairs: &[Pair<'_>], team: &Team) -> Result<Vec<Gathered>>
     pairs.iter().map(of_pair).collect()
 }
 
-/// The arguments of a launch, and the list where it does not fit into them.
+/// The arguments of a launch, and the list in device memory if it is too long for them.
 ///
 /// # Errors
-/// Device memory for the list; [`Error::Foreign`].
+/// Allocation of device memory for the list; `Error::Foreign`.
 pub(crate) fn arguments(
     pairs: &[Pair<'_>],
     team: &Team,

@@ -1,4 +1,4 @@
-//! Messages between pairs of members: the order in which a launch works through them, and its arguments.
+//! Sends and receives: the order in which a launch works on them, and its arguments.
 
 use std::collections::BTreeMap;
 
@@ -6,30 +6,30 @@ use anabranch_hip_jit::DevicePointer;
 use anabranch_hip_jit::bytemuck::{self, Zeroable};
 use anabranch_shmem::{Team, TeamTable};
 
-use super::Plan;
 use crate::call::message::PointToPoint;
 use crate::device::args::{Pipes, PipesArgs, Transfer};
 use crate::device::pipes::PipeLayout;
+use crate::plan::Plan;
 use crate::types::Result;
 
-/// The messages of a launch in its order: lists of one peer and direction each, those to receive first. The first message of
-/// list i is number i, and each says which is the next of its list.
+/// The messages of a launch, in one list for each peer and direction, receives first. Message i is the first of list i. Each message names
+/// the next of its list.
 #[derive(Clone, Debug)]
 pub struct TransferLists {
     /// All messages.
     pub transfers: Vec<Transfer>,
-    /// Lists of them.
+    /// Number of lists.
     pub lists: u32,
-    /// Those to receive.
+    /// Number of lists of receives.
     pub receive_lists: u32,
-    /// The most pipes that a message needs.
+    /// The most pipes that one message needs.
     pub used_pipes: u32,
 }
 
 const LAST: u32 = u32::MAX;
 
 impl TransferLists {
-    /// Of messages that were checked. Peers are counted from this rank on, so that not all begin with the same.
+    /// The lists of checked messages. They start with the next rank, so that not all ranks start with the same peer.
     pub(crate) fn new(messages: &[PointToPoint<'_>], team: &Team, layout: &PipeLayout) -> Result<Self> {
         let mut given = Vec::with_capacity(messages.len());
         for message in messages {
@@ -39,14 +39,14 @@ impl TransferLists {
         Ok(Self::of(&given, team.rank().get(), team.size(), layout))
     }
 
-    /// Of (is received, peer, address, bytes), at member `me`.
+    /// The lists of `(is_receive, peer, address, bytes)` at member `me`.
     pub fn of(given: &[(bool, u32, u64, u64)], me: u32, members: u32, layout: &PipeLayout) -> Self {
         let mut lists: BTreeMap<(bool, u32), Vec<Transfer>> = BTreeMap::new();
         for &(is_receive, peer, address, bytes) in given {
-            let turn = (peer + members - me - 1) % members;
+            let distance = (peer + members - me - 1) % members;
             let transfer = Transfer { address, bytes, peer, next: LAST };
-            // What is received sorts first.
-            lists.entry((!is_receive, turn)).or_default().push(transfer);
+            // Receives sort first.
+            lists.entry((!is_receive, distance)).or_default().push(transfer);
         }
         let count = lists.len();
         let mut transfers = vec![Transfer::zeroed(); count];
@@ -74,10 +74,10 @@ impl TransferLists {
     }
 }
 
-/// The arguments of a launch, and the list where it does not fit into them.
+/// The arguments of a launch, and the list in device memory if it is too long for them.
 ///
 /// # Errors
-/// Device memory for the list.
+/// Allocation of device memory for the list.
 pub(crate) fn arguments(
     lists: &TransferLists,
     team: &Team,
@@ -99,7 +99,7 @@ pub(crate) fn arguments(
     Ok((args, Some(table)))
 }
 
-/// What runs, in words.
+/// Description of the launch for logs and reports.
 pub(crate) fn describe(messages: &[PointToPoint<'_>], plan: &Plan) -> String {
     let Plan { algorithm, blocks, threads, .. } = plan;
     let what = match messages {
@@ -145,7 +145,7 @@ mod tests {
             }
             let key = |message: &(bool, u32, u64, u64)| (message.0, message.1);
             let mut sorted = given.clone();
-            // Stable: the order within a list counts.
+            // The sort is stable, which keeps the order within a list.
             sorted.sort_by_key(key);
             found.sort_by_key(key);
             prop_assert_eq!(found, sorted);

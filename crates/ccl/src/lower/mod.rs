@@ -1,5 +1,5 @@
-//! What a kernel gets for a call: from its shape and where its buffers are to the entry point and its arguments. Pure arithmetic,
-//! public for the seeded tests only, which launch without a world.
+//! Lowering: from a planned call and its buffers to kernels and their arguments. Pure arithmetic. Public only for the seeded tests, which
+//! launch without a world.
 
 pub(crate) mod engine;
 pub(crate) mod launch;
@@ -23,6 +23,7 @@ use crate::device::kernels;
 use crate::lower::engine::{EngineStep, Gathered};
 use crate::lower::launch::{Launch, Stage};
 use crate::lower::recipes::Kernels;
+use crate::plan::Plan;
 use crate::types::{Algorithm, Collective, DataType, Error, ReduceOp, Result, Shape};
 
 /// `LOCAL_TABLES` in `ccl/channel.h`.
@@ -33,60 +34,46 @@ pub const fn local_bytes(members: u32) -> u32 {
     LOCAL_TABLES + 3 * 8 * members
 }
 
-/// How one call is done. Chosen by [`Plan::new`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Plan {
-    /// How.
-    pub algorithm: Algorithm,
-    /// Blocks of the launch, each a channel.
-    pub blocks: u32,
-    /// Threads of a block.
-    pub threads: u32,
-    /// Whether `push` writes to one peer at a time, all members to different ones, with meetings in between: links are fuller
-    /// then, which pays for the meetings when messages are large.
-    pub phased: bool,
-}
-
-/// A call that was planned: all that its launches depend on.
+/// A planned call: everything that its launches depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
-    /// The communicator's memory, as this rank's kernels get it.
+    /// The memory of the communicator, as the kernels of this rank see it.
     pub comm: &'a CommView,
     /// The call without its addresses.
     pub shape: &'a Shape,
-    /// How it is done.
+    /// The plan.
     pub plan: &'a Plan,
-    /// Where its tensors are.
+    /// Its tensors.
     pub tensors: Tensors<'a>,
-    /// What copies by engine depend on besides; nothing looks at it otherwise.
+    /// Further inputs of copies by engine. Unused by other algorithms.
     pub engine: Engine<'a>,
 }
 
-/// Where the tensors of a call are.
+/// The buffers of a call.
 #[derive(Clone, Copy, Debug)]
 pub enum Tensors<'a> {
-    /// An input, an output, and what is exchanged with each member.
+    /// One input, one output, and the elements exchanged with each member.
     One(&'a Buffers, Counts<'a>),
-    /// Many that are gathered, by a kernel.
+    /// Several tensors, gathered by a kernel.
     Many(&'a GatherManyArgs),
-    /// Many that are gathered, by copy engine.
+    /// Several tensors, gathered by copy engines.
     Copied(&'a [Gathered]),
 }
 
-/// What copies by engine depend on.
+/// Inputs of copies by engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Engine<'a> {
-    /// Channels of the communicator, whose staging serves one call.
+    /// Channels of the communicator. One call uses the staging of all channels.
     pub channels: u32,
-    /// Threads of a block of the kernels that only meet.
+    /// Threads per block of barrier kernels.
     pub barrier_threads: u32,
-    /// Where each member's heap starts, in group order.
+    /// Start of the heap of each member, in group order.
     pub heaps: &'a [u64],
-    /// Where each member's output starts; of a scatter nothing.
+    /// Start of the output of each member, in group order. Empty for a reduce_scatter.
     pub outputs: &'a [u64],
 }
 
-/// What goes onto the stream for a call whose members' memory is mapped.
+/// The stages of a call between members whose memory is mapped, in stream order.
 ///
 /// # Errors
 /// [`Error::Algorithm`] for a plan that is not for this call.
@@ -97,7 +84,7 @@ pub fn lowered(job: &Job<'_>) -> Result<Vec<Stage>> {
         .map_err(|reason| Error::Algorithm { collective, algorithm, reason })
 }
 
-/// Stages, or why the algorithm does not do the call.
+/// A result whose error is the reason why the algorithm cannot run the call.
 type Reasoned<T> = std::result::Result<T, &'static str>;
 
 fn stages(kernels: Kernels, job: &Job<'_>) -> Reasoned<Vec<Stage>> {
@@ -111,7 +98,7 @@ fn stages(kernels: Kernels, job: &Job<'_>) -> Reasoned<Vec<Stage>> {
             let steps = engine::reduces(&sums(job)?, channels, element_bytes, heaps, outputs);
             let stage = |step| match step {
                 EngineStep::Barrier => job.barrier(),
-                EngineStep::Copies(legs) => Stage::Copies(legs),
+                EngineStep::Copies(copies) => Stage::Copies(copies),
                 EngineStep::Reduce(args) => Stage::Kernel(job.launch(kernel, *args)),
             };
             steps.into_iter().map(stage).collect()
@@ -127,7 +114,7 @@ impl Job<'_> {
         Launch::new(kernel, arguments, self.shape.data_type, shape)
     }
 
-    /// One block in which all members meet.
+    /// A barrier kernel of one block.
     fn barrier(&self) -> Stage {
         let (input, output) = (Buffers::NOWHERE, Buffers::NOWHERE);
         let arguments = MoveArgs { comm: *self.comm, input, output, ..MoveArgs::zeroed() };
@@ -180,14 +167,14 @@ fn sums(job: &Job<'_>) -> Reasoned<ReduceArgs> {
     }
 }
 
-/// Where the buffers of a call are.
+/// The input and the output of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers {
     /// The input; [`NOWHERE`](Self::NOWHERE) for none.
     pub input: BufferView,
     /// The output.
     pub output: BufferView,
-    /// What all their addresses are multiples of, at most 16.
+    /// The largest power of two, at most 16, that divides all addresses of both buffers.
     pub alignment: u64,
 }
 
@@ -196,37 +183,37 @@ impl Buffers {
     pub const NOWHERE: BufferView = BufferView { bases: DevicePointer::NULL, offset: 0, own: 0 };
 }
 
-/// Elements that are exchanged with each member, where counts differ.
+/// Elements exchanged with each member.
 #[derive(Clone, Copy, Debug)]
 pub enum Counts<'a> {
-    /// They do not.
+    /// The same number with every member.
     Even,
-    /// Of each member's input.
+    /// The length of the input of each member, in group order.
     AllGather(&'a [u64]),
-    /// To and from each member.
+    /// Different lengths for each pair.
     AllToAll {
-        /// What goes to each.
+        /// Elements sent to each member.
         input_splits: &'a [u64],
-        /// What comes from each.
+        /// Elements received from each member.
         output_splits: &'a [u64],
     },
 }
 
 /// Bytes that a packet carries: `PAYLOAD` in `ccl/packets.h`.
 const PAYLOAD: u64 = 8;
-/// The most bytes of a part that a channel handles in one go where nothing else bounds it: with 512 threads a thread has two pieces
-/// of 16 bytes of each member under way in plain sums, and four of one where bytes only move.
+/// The most bytes of a part that a channel handles in one step unless the staging limits it. With 512 threads, each thread keeps two loads
+/// of 16 bytes per member in flight in plain sums, and four where bytes only move.
 const REDUCED_AT_ONCE: u64 = 16 << 10;
 const MOVED_AT_ONCE: u64 = 32 << 10;
-/// The same for parts that go through the staging and stay with their owner: more would have left its caches when it is reduced.
+/// The limit for parts that pass the staging and stay with their owner. Larger pieces would leave the caches before the owner reduces them.
 const SCATTERED_AT_ONCE: u64 = 128 << 10;
 
-/// A share of `bytes` for each channel, in whole pieces of 16 bytes, and at most `most`.
+/// The share of `bytes` of each channel: a multiple of 16, at most `most`.
 fn piece(bytes: u64, plan: &Plan, most: u64) -> u64 {
     bytes.div_ceil(u64::from(plan.blocks)).next_multiple_of(16).clamp(16, most)
 }
 
-/// How contributions become one.
+/// The operator as the kernels see it.
 pub(crate) fn reduction(shape: &Shape, op: ReduceOp) -> Reduction {
     let scalar = op.scalar_bits(shape.data_type);
     Reduction { op: op.torch_value(), size: shape.members, scalar }
@@ -240,10 +227,19 @@ fn reduce(comm: &CommView, shape: &Shape, plan: &Plan, op: ReduceOp, buffers: &B
     let units = shape.bytes().div_ceil(PAYLOAD);
     let part_units = if is_scatter { units } else { units.div_ceil(members) };
     let shared = if plan.algorithm == Algorithm::TwoShotPackets { part_units } else { units };
-    let most = match (plan.algorithm, is_scatter) {
-        (Algorithm::Push, true) => comm.staging_bytes.min(SCATTERED_AT_ONCE),
-        (Algorithm::Push, false) => comm.staging_bytes,
-        _ => REDUCED_AT_ONCE,
+    let most = match plan.algorithm {
+        Algorithm::Push if is_scatter => comm.staging_bytes.min(SCATTERED_AT_ONCE),
+        Algorithm::Push => comm.staging_bytes,
+        Algorithm::Packets
+        | Algorithm::TwoShotPackets
+        | Algorithm::Staged
+        | Algorithm::Direct
+        | Algorithm::Pull
+        | Algorithm::TwoHop
+        | Algorithm::CopyEngine
+        | Algorithm::Pipes
+        | Algorithm::NetworkDirect
+        | Algorithm::NetworkByNode => REDUCED_AT_ONCE,
     };
     ReduceArgs {
         comm: *comm,
@@ -262,7 +258,7 @@ fn reduce(comm: &CommView, shape: &Shape, plan: &Plan, op: ReduceOp, buffers: &B
     }
 }
 
-/// Bytes of a member's part of a message that is cut among the members.
+/// Bytes of each part of a message that is divided among the members; a multiple of 16.
 fn part_of(shape: &Shape) -> u64 {
     shape.bytes().div_ceil(u64::from(shape.members)).next_multiple_of(16)
 }
@@ -290,7 +286,7 @@ fn even(comm: &CommView, shape: &Shape, plan: &Plan, buffers: &Buffers) -> MoveA
     match shape.collective {
         Collective::Broadcast if plan.algorithm == Algorithm::TwoHop => {
             let part = part_of(shape);
-            // Where outputs are reached each channel's share is one piece: a meeting follows each.
+            // If peers write outputs directly, the share of each channel is one piece, because a barrier follows each piece.
             let most = if shape.output.is_reached() { u64::MAX } else { comm.staging_bytes };
             MoveArgs {
                 piece_bytes: piece(part, plan, most),
@@ -315,20 +311,23 @@ fn even(comm: &CommView, shape: &Shape, plan: &Plan, buffers: &Buffers) -> MoveA
             receive_from: root,
             ..even
         },
-        _ => even,
+        Collective::AllReduce
+        | Collective::ReduceScatter
+        | Collective::AllGather
+        | Collective::Reduce
+        | Collective::Barrier
+        | Collective::SendReceive => even,
     }
 }
 
-/// Packets to each member that a channel sends: at least one, so that all members hear of each other.
+/// Packets that a channel sends to each member. At least one, because the packet protocol needs one packet per epoch from every member
+/// (`ccl/packets.h`).
 fn channel_units(most_bytes: u64, plan: &Plan) -> u64 {
     most_bytes.div_ceil(PAYLOAD).div_ceil(u64::from(plan.blocks)).max(1)
 }
 
 const fn at_once(comm: &CommView, plan: &Plan) -> u64 {
-    match plan.algorithm {
-        Algorithm::Staged => comm.staging_bytes,
-        _ => MOVED_AT_ONCE,
-    }
+    if matches!(plan.algorithm, Algorithm::Staged) { comm.staging_bytes } else { MOVED_AT_ONCE }
 }
 
 fn uneven(even: MoveArgs, data_type: DataType, plan: &Plan, counts: Counts<'_>) -> UnevenArgs {

@@ -1,5 +1,5 @@
-//! The table of algorithms: for each the collectives that it does, what it needs, its kernels and how its arguments are made. To add an
-//! algorithm, add its name to [`Algorithm`], its rows here, a kernel and a lowering function.
+//! The table of algorithms: the collectives that each can run, its requirements, its kernels and its launch size. To add an algorithm, add
+//! its name to [`Algorithm`], its rows here, a kernel and a lowering function.
 
 use anabranch_hip_jit::Kernel;
 
@@ -7,55 +7,55 @@ use crate::device::args::{EngineReduceArgs, GatherManyArgs, MoveArgs, ReduceArgs
 use crate::device::kernels;
 use crate::types::{Algorithm, Collective, Shape};
 
-/// Why a call cannot be done.
+/// A requirement. The error is the reason why a call does not meet it.
 type Need = fn(&Shape) -> Result<(), &'static str>;
 
-/// How one algorithm does some collectives.
+/// How one algorithm runs some collectives.
 #[derive(Debug)]
 pub(crate) struct Recipe {
     algorithm: Algorithm,
     collectives: &'static [Collective],
-    /// For errors: why the algorithm does not do the collectives that no row of it names.
+    /// The reason in errors for collectives that no row of the algorithm names.
     is_for: &'static str,
-    /// What it needs besides: why it cannot do a call of one of these collectives.
+    /// A further requirement on calls of these collectives.
     needs: Option<Need>,
     pub(crate) size: LaunchSize,
     pub(crate) kernels: Kernels,
     /// Whether peers read inputs.
     reads_inputs: bool,
-    /// Whether peers write outputs that they reach.
+    /// Whether peers write outputs, if the outputs are mapped.
     writes_outputs: bool,
 }
 
-/// The kernels of a row, with what they take.
+/// The kernels of a row, by type of their arguments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kernels {
     Moves {
         even: Kernel<MoveArgs>,
-        /// For counts that differ between members.
+        /// For different counts.
         uneven: Option<Kernel<UnevenArgs>>,
-        /// For many tensors at once.
+        /// For several tensors at once.
         many: Option<Kernel<GatherManyArgs>>,
     },
     Reduces(Kernel<ReduceArgs>),
     /// Copy engines move the bytes; nothing is reduced.
     Copies,
-    /// Copy engines move the bytes, and this kernel sums.
+    /// Copy engines move the bytes, and this kernel reduces.
     CopiesAndSums(Kernel<EngineReduceArgs>),
 }
 
-/// Which threads a launch has, and how many bytes are worth a block.
+/// Threads per block of a launch, and the bytes from which its number of blocks follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LaunchSize {
-    /// Threads for packets, one packet each; of all that a member sends to one peer.
+    /// Packet threads. Blocks follow from the bytes that a member sends to one peer.
     Packets,
-    /// The same, of one member's share of it.
+    /// Packet threads. Blocks follow from the share of one member of these bytes.
     SharedPackets,
-    /// Threads for bulk data.
+    /// Bulk threads. Blocks follow from the bytes of the message.
     Bulk,
-    /// Threads for bulk data in few blocks: copy engines are chosen to leave the compute units to other work.
+    /// Bulk threads in few blocks: copy engines are chosen to leave the compute units to other work.
     FewBlocks,
-    /// One block of as few threads as there can be.
+    /// One block of one wave.
     Barrier,
 }
 
@@ -70,9 +70,9 @@ const REDUCES: &[Collective] = &[Collective::AllReduce, Collective::Reduce];
 
 const ONLY_MOVES: &str = "it moves bytes and reduces nothing";
 const ONLY_REDUCES: &str = "it is for reductions";
-const OF_ENGINES: &str = "it is for all_reduce, reduce_scatter and what moves bytes";
+const OF_ENGINES: &str = "it is for all_reduce, reduce_scatter and collectives that only move bytes";
 
-/// What most rows share.
+/// The fields that most rows share.
 const PACKETS: Recipe = Recipe {
     algorithm: Algorithm::Packets,
     collectives: MOVES,
@@ -186,7 +186,7 @@ pub(crate) static RECIPES: &[Recipe] = &[
         algorithm: Algorithm::CopyEngine,
         is_for: OF_ENGINES,
         needs: Some(|shape| {
-            known_counts(shape, "members do not know where others want their bytes")?;
+            known_counts(shape, "members do not know the offsets in the outputs of their peers")?;
             output_is_reached(shape)
         }),
         size: LaunchSize::Barrier,
@@ -232,13 +232,15 @@ fn output_is_reached(shape: &Shape) -> Result<(), &'static str> {
     Err("peers have to reach the output: make it symmetric, or register it")
 }
 
-/// How an algorithm does a call of this shape among members whose memory is mapped.
+/// The row by which an algorithm runs a call of this shape between members whose memory is mapped.
 ///
 /// # Errors
-/// Why it cannot.
+/// The reason why it cannot.
 pub(crate) fn find(algorithm: Algorithm, shape: &Shape) -> Result<&'static Recipe, &'static str> {
     if matches!(algorithm, Algorithm::NetworkDirect | Algorithm::NetworkByNode) {
-        return Err("it is chosen where members are on several nodes; ccl.across says which of the two");
+        return Err(
+            "it is for groups on several nodes; ccl.across selects network-direct or network-by-node",
+        );
     }
     if algorithm == Algorithm::Pipes {
         return Err("it is for sends and receives");
@@ -253,7 +255,7 @@ pub(crate) fn find(algorithm: Algorithm, shape: &Shape) -> Result<&'static Recip
     row.needs.map_or(Ok(()), |needs| needs(shape)).map(|()| row)
 }
 
-/// Whether peers read inputs, and whether they write outputs: then their places have to be equal on all members.
+/// Whether peers read inputs, and whether peers write outputs. Such buffers have equal offsets and registrations on all members.
 pub(crate) fn reached_by_peers(shape: &Shape, algorithm: Algorithm) -> (bool, bool) {
     find(algorithm, shape).map_or((false, false), |recipe| {
         (recipe.reads_inputs, recipe.writes_outputs && shape.output.is_reached())
@@ -261,10 +263,10 @@ pub(crate) fn reached_by_peers(shape: &Shape, algorithm: Algorithm) -> (bool, bo
 }
 
 impl Algorithm {
-    /// Whether it can do a call of this shape.
+    /// Whether the algorithm can run a call of this shape.
     ///
     /// # Errors
-    /// Why it cannot, for [`Error::Algorithm`](crate::types::Error::Algorithm).
+    /// The reason why it cannot, as in [`Error::Algorithm`](crate::types::Error::Algorithm).
     pub fn allows(self, shape: &Shape) -> Result<(), &'static str> {
         if (self, shape.collective) == (Self::Pipes, Collective::SendReceive) {
             return Ok(());
@@ -278,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_algorithm_does_a_collective_by_one_row() {
+    fn an_algorithm_has_at_most_one_row_per_collective() {
         for algorithm in Algorithm::ALL {
             let rows = || RECIPES.iter().filter(move |row| row.algorithm == algorithm);
             assert!(rows().next().is_some(), "{algorithm}");

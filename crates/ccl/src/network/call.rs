@@ -1,4 +1,4 @@
-//! From a call to what is exchanged, in bytes.
+//! Conversion of a call to an exchange of bytes.
 
 use anabranch_ranks::GroupRank;
 
@@ -6,7 +6,7 @@ use super::schedule::Exchange;
 use crate::lower::Counts;
 use crate::types::{Collective, Shape};
 
-/// What a call exchanges; `None` for messages.
+/// The exchange of a call; `None` for sends and receives.
 pub(crate) fn exchange_of(shape: &Shape, counts: Counts<'_>) -> Option<Exchange> {
     let (bytes, size) = (shape.bytes(), u64::from(shape.data_type.bytes()));
     let root = shape.root.map_or(0, GroupRank::get);

@@ -1,39 +1,39 @@
-//! Chains of hops from inputs to outputs: how often what a member gives was handed on before.
+//! Chains of hops from inputs to outputs. The longest chain bounds the latency of a call.
 
 use super::schedule::{Port, Step};
 
-/// Hops one after the other. Ordered by those between machines first, which take longer.
+/// Hops of a chain. Ordered by internode hops first, which take longer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hops {
-    /// From one machine to another.
+    /// Internode hops.
     pub between: u32,
-    /// Inside a machine.
+    /// Hops within a node.
     pub inside: u32,
 }
 
 impl Hops {
-    fn and(self, is_across: bool) -> Self {
+    fn and(self, is_internode: bool) -> Self {
         let Self { between, inside } = self;
-        Self { between: between + u32::from(is_across), inside: inside + u32::from(!is_across) }
+        Self { between: between + u32::from(is_internode), inside: inside + u32::from(!is_internode) }
     }
 }
 
-/// A link: who gives, who takes, and which of their links.
+/// A link: (sender, receiver, stream).
 type Link = (u32, u32, u32);
 
-/// The steps of all members, as far as they are over links.
+/// The link ports of the steps of all members.
 #[derive(Debug, Default)]
 pub(super) struct Chains {
-    /// Of each step, where its sources and its targets end in the lists.
+    /// End of the sources and of the targets of each step in the lists.
     ends: Vec<(usize, usize)>,
     sources: Vec<Link>,
-    /// Whether each goes to another machine.
+    /// Links, and whether each is internode.
     targets: Vec<(Link, bool)>,
 }
 
 impl Chains {
-    /// Adds the next step of a member. Those without chunks are left out, at both ends of a link.
-    pub(super) fn push(&mut self, me: u32, step: &Step, is_across: impl Fn(u32) -> bool) {
+    /// Adds the next step of a member. Steps without chunks are left out, at both ends of a link.
+    pub(super) fn push(&mut self, me: u32, step: &Step, is_internode: impl Fn(u32) -> bool) {
         for port in &step.sources {
             if let Port::Link { peer, stream } = *port {
                 self.sources.push((peer, me, stream));
@@ -41,7 +41,7 @@ impl Chains {
         }
         for port in &step.targets {
             if let Port::Link { peer, stream } = *port {
-                self.targets.push(((me, peer, stream), is_across(peer)));
+                self.targets.push(((me, peer, stream), is_internode(peer)));
             }
         }
         self.ends.push((self.sources.len(), self.targets.len()));
@@ -50,46 +50,46 @@ impl Chains {
     /// The longest chain.
     pub(super) fn longest(&self) -> Hops {
         let feeds = self.feeds();
-        // Of each source, how many hops what comes there has behind it; a chain ends, so that this settles.
-        let mut come = vec![Hops::default(); self.sources.len()];
+        // Hops before each source. Chains are finite, so the iteration converges.
+        let mut hops_before = vec![Hops::default(); self.sources.len()];
         let mut changes = true;
         while changes {
             changes = false;
             let (mut source, mut target) = (0, 0);
             for &(last_source, last_target) in &self.ends {
-                let before = come[source..last_source].iter().max().copied().unwrap_or_default();
-                let given = self.targets[target..last_target].iter().zip(&feeds[target..last_target]);
-                for ((_, is_across), taker) in given {
-                    let hops = before.and(*is_across);
-                    if let Some(come) = come.get_mut(*taker)
-                        && *come < hops
+                let before = hops_before[source..last_source].iter().max().copied().unwrap_or_default();
+                let targets = self.targets[target..last_target].iter().zip(&feeds[target..last_target]);
+                for ((_, is_internode), receiver) in targets {
+                    let hops = before.and(*is_internode);
+                    if let Some(hops_before) = hops_before.get_mut(*receiver)
+                        && *hops_before < hops
                     {
-                        *come = hops;
+                        *hops_before = hops;
                         changes = true;
                     }
                 }
                 (source, target) = (last_source, last_target);
             }
         }
-        come.into_iter().max().unwrap_or_default()
+        hops_before.into_iter().max().unwrap_or_default()
     }
 
-    /// Of each target, the source that takes what is given there: a link's chunks are taken in the order in which they are given.
+    /// The source that receives each target. Chunks of a link arrive in order.
     fn feeds(&self) -> Vec<usize> {
-        let mut takers: Vec<usize> = (0..self.sources.len()).collect();
-        takers.sort_by_key(|index| self.sources[*index]);
-        let mut givers: Vec<usize> = (0..self.targets.len()).collect();
-        givers.sort_by_key(|index| self.targets[*index].0);
+        let mut receivers: Vec<usize> = (0..self.sources.len()).collect();
+        receivers.sort_by_key(|index| self.sources[*index]);
+        let mut senders: Vec<usize> = (0..self.targets.len()).collect();
+        senders.sort_by_key(|index| self.targets[*index].0);
         debug_assert!(
-            givers
+            senders
                 .iter()
                 .map(|index| self.targets[*index].0)
-                .eq(takers.iter().map(|index| self.sources[*index])),
-            "every chunk that is given is taken"
+                .eq(receivers.iter().map(|index| self.sources[*index])),
+            "every chunk that is sent is received"
         );
-        let mut feeds = vec![usize::MAX; givers.len()];
-        for (giver, taker) in givers.into_iter().zip(takers) {
-            feeds[giver] = taker;
+        let mut feeds = vec![usize::MAX; senders.len()];
+        for (sender, receiver) in senders.into_iter().zip(receivers) {
+            feeds[sender] = receiver;
         }
         feeds
     }

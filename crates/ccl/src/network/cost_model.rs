@@ -1,7 +1,7 @@
-//! The cost model: whether a call goes by node or directly, where both can be done. It estimates what the member with most to do moves
-//! either way, and how long that takes at the speeds of links. The result is the same for all members: it depends only on the call's shape, the
-//! machines and the speeds. Tests compare it with what is counted over the steps. What a step costs the block that does it is left out. Inputs
-//! of an all_gather that differ count as their mean, and many tensors that are gathered as one.
+//! The cost model of internode calls: selects by node or direct, if both are possible. It estimates what the busiest member moves in either
+//! form, and how long that takes at the link speeds. The result depends only on the shape of the call, the nodes and the speeds, so it is
+//! equal on all members. Tests compare it with counts over the steps. The time that a block needs for a step is left out. Different inputs
+//! of an all_gather count as their mean, and several gathered tensors as one.
 
 use anabranch_ranks::{LinkSpeeds, Moved, Nodes, TimeParts};
 
@@ -10,14 +10,14 @@ use super::form::full_chunk_bytes;
 use super::lower::{slot_pieces, unrounded_bytes};
 use crate::types::{Collective, Shape};
 
-/// Requests for a NIC of each chunk that a member gives: the chunk and its counter.
+/// Requests to a NIC for each chunk sent: the chunk and its counter.
 const GIVEN: u64 = 2;
-/// ... and of each that it takes: the counter that makes room.
+/// Requests to a NIC for each chunk received: the counter that frees the slot.
 const TAKEN: u64 = 1;
-/// Of a member that gives as many as it takes.
+/// Requests per chunk of a member that sends as many as it receives.
 pub(super) const CHUNK_REQUESTS: u32 = (GIVEN + TAKEN) as u32;
 
-/// By how much the way by node has to be faster: not all copies inside are in the model.
+/// The factor by which the form by node has to be faster, because the model leaves out some copies within the node.
 const MARGIN: f64 = 1.05;
 
 /// The links of a communicator.
@@ -26,23 +26,23 @@ pub(crate) struct LinkModel {
     /// Bytes of a slot.
     pub(crate) slot_bytes: u64,
     /// The most blocks of a launch.
-    pub(crate) lanes: u32,
+    pub(crate) channels: u32,
     pub(crate) speeds: LinkSpeeds,
 }
 
-/// Whether the call is faster by node, for machines and a collective that can go by node; false where nothing moves.
+/// Whether the call is faster by node, for nodes and a collective that allow it; false if nothing moves.
 pub(super) fn is_faster_by_node(nodes: &Nodes, shape: &Shape, links: &LinkModel) -> bool {
     if shape.bytes() == 0 {
         return false;
     }
     let slot_bytes = slot_pieces(links.slot_bytes, shape.data_type, shape.collective.reduces());
-    let us = |expected: Expected| expected.parts(slot_bytes, links.lanes, &links.speeds).at_once();
+    let us = |expected: Expected| expected.parts(slot_bytes, links.channels, &links.speeds).at_once();
     let counts = Counts::of(nodes, shape);
     MARGIN * us(counts.by_node(shape)) < us(counts.directly(shape))
 }
 
-/// The parts of a time: links inside, NICs and their queues go on at once, chunk by chunk, after the first chunks of all hops but the last,
-/// which have `first` bytes in all.
+/// The parts of a time. Links within nodes, NICs and their queues work concurrently, chunk by chunk, after the first chunks of all hops but
+/// the last, which have `first` bytes in all.
 pub(super) fn parts_of(moved: &Moved, first: f64, speeds: &LinkSpeeds) -> TimeParts {
     let (between, inside) = (moved.between_hops, moved.inside_hops);
     let (waits_between, waits_inside) =
@@ -53,29 +53,29 @@ pub(super) fn parts_of(moved: &Moved, first: f64, speeds: &LinkSpeeds) -> TimePa
     TimeParts { hops: parts.hops + fill, ..parts }
 }
 
-/// What the member with most to do moves; bytes as they travel.
+/// What the busiest member moves; bytes as on links.
 #[derive(Clone, Copy, Debug)]
 struct Expected {
     between_bytes: u64,
     inside_bytes: u64,
     between_hops: u32,
     inside_hops: u32,
-    /// Bytes of the longest part that goes over one link, as it lies in tensors.
+    /// Bytes of the longest part on one link, as in tensors.
     part: u64,
-    /// Requests for the NIC for each chunk of that part: on all links between machines, of chunks that are given and of those that are taken.
+    /// Requests to the NIC for each chunk of that part, over all internode links, for chunks sent and received.
     requests: u64,
-    /// Bytes on a link for each of those in tensors: more than one where sums go on that are not rounded.
+    /// Bytes on a link per byte in tensors: more than one for unrounded sums.
     travels: u64,
-    /// Pieces of a chunk.
+    /// Pieces per chunk.
     packed: u64,
 }
 
 impl Expected {
-    /// In slots that have room for so many bytes of tensors.
-    fn parts(&self, slot_bytes: u64, lanes: u32, speeds: &LinkSpeeds) -> TimeParts {
+    /// The parts of the time, for slots with capacity for `slot_bytes` bytes of tensors.
+    fn parts(&self, slot_bytes: u64, channels: u32, speeds: &LinkSpeeds) -> TimeParts {
         let slot = (slot_bytes / self.packed).max(16);
         let full = (full_chunk_bytes(speeds) / self.packed).clamp(16, slot);
-        let blocks = self.part.div_ceil(full).clamp(1, lanes.max(1).into());
+        let blocks = self.part.div_ceil(full).clamp(1, channels.max(1).into());
         let piece = self.part.div_ceil(blocks).clamp(16, slot);
         let requests = self.requests * self.part.div_ceil(piece).max(1);
         let moved = Moved {
@@ -90,20 +90,20 @@ impl Expected {
     }
 }
 
-/// The numbers of a group that decide.
+/// The properties of a group that the model depends on.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     machines: u64,
     members: u64,
-    /// Members of the smallest and of the largest machine, and of that of the root.
+    /// Members of the smallest node, of the largest node, and of the node of the root.
     smallest: u64,
     largest: u64,
     of_root: u64,
     root_is_on_last: bool,
-    /// Inputs of other machines that a member of the smallest machine hands on, and one of the largest.
+    /// Inputs of other nodes that a member of the smallest node forwards, and one of the largest node.
     handed: u64,
     handed_by_largest: u64,
-    /// Whether another machine than the root's has several members.
+    /// Whether another node than that of the root has several members.
     others_are_several: bool,
 }
 
@@ -113,8 +113,8 @@ impl Counts {
         let smallest = u64::from(nodes.smallest_size()).max(1);
         let of_root = shape.root.and_then(|root| nodes.node_of(root)).unwrap_or(0);
         let largest = u64::from(nodes.largest_size()).max(1);
-        // All but its own, which takes one turn.
-        let turns = |members| (0..nodes.count()).map(|node| size(node).div_ceil(members)).sum::<u64>() - 1;
+        // All rounds but the one for the own node.
+        let rounds = |members| (0..nodes.count()).map(|node| size(node).div_ceil(members)).sum::<u64>() - 1;
         Self {
             machines: nodes.count().into(),
             members: nodes.size().into(),
@@ -122,8 +122,8 @@ impl Counts {
             largest,
             of_root: size(of_root).max(1),
             root_is_on_last: of_root + 1 == nodes.count(),
-            handed: turns(smallest),
-            handed_by_largest: turns(largest),
+            handed: rounds(smallest),
+            handed_by_largest: rounds(largest),
             others_are_several: (0..nodes.count()).any(|node| node != of_root && size(node) > 1),
         }
     }
@@ -131,7 +131,7 @@ impl Counts {
     fn directly(&self, shape: &Shape) -> Expected {
         let bytes = shape.bytes();
         let (far, near) = (self.members - self.smallest, self.largest - 1);
-        // The same for each of the others.
+        // The same bytes to each other member.
         let one_hop = |far, requests| Expected {
             between_bytes: far * bytes,
             inside_bytes: near * bytes,
@@ -142,7 +142,7 @@ impl Counts {
             travels: 1,
             packed: 1,
         };
-        // A part to each of the others, and one back.
+        // A part to each other member, and one back.
         let part = bytes.div_ceil(self.members).next_multiple_of(16);
         let two_hops = || Expected {
             between_bytes: 2 * far * part,
@@ -154,7 +154,7 @@ impl Counts {
         match shape.collective {
             Collective::AllReduce if goes_in_one_hop(shape.members, bytes) => one_hop(far, GIVEN + TAKEN),
             Collective::AllReduce => two_hops(),
-            // The root gives contributions to who has a part, and takes those to its own and the other parts.
+            // The root sends contributions to the owners of parts, and receives the contributions to its own part and the other parts.
             Collective::Reduce => {
                 let parts = far.min(bytes.div_ceil(part));
                 let to_root = 2 * (self.members - self.of_root);
@@ -174,7 +174,7 @@ impl Counts {
         let size = u64::from(shape.data_type.bytes());
         let unrounded = unrounded_bytes(size, shape.data_type) / size;
         let (rails, chain) = (self.smallest, self.machines as u32 - 1);
-        // An input goes to one member of each machine, and to all inside.
+        // An input is sent to one member of each other node, and to all members of the own node.
         let inside = [(self.smallest, self.handed), (self.largest, self.handed_by_largest)];
         let inside = inside.map(|(members, handed)| (members - 1) * (1 + handed) * bytes);
         let handed_on = Expected {
@@ -188,7 +188,7 @@ impl Counts {
             packed: 1,
         };
         let part = bytes.div_ceil(rails).next_multiple_of(16);
-        // A part of each rail from machine to machine.
+        // A part for each rail, from node to node.
         let sums = Expected {
             between_bytes: unrounded * part,
             inside_bytes: (self.largest - 1) * part,
@@ -206,7 +206,7 @@ impl Counts {
                 packed: self.largest,
                 ..handed_on
             },
-            // The root's machine gives its parts to all others, of which a small one takes several with one NIC.
+            // The node of the root sends its parts to all other nodes. On a small node one NIC receives several.
             Collective::Broadcast => {
                 let part = bytes.div_ceil(self.of_root).next_multiple_of(16);
                 let taken = |size: u64| self.of_root.div_ceil(size);
@@ -222,7 +222,7 @@ impl Counts {
                     ..handed_on
                 }
             }
-            // Back from the last machine, over all others.
+            // Back from the last node, over all others.
             Collective::AllReduce => {
                 let back = u64::from(chain > 1);
                 Expected {
@@ -242,7 +242,7 @@ impl Counts {
                 requests: (GIVEN + TAKEN) * (self.handed + 1),
                 ..sums
             },
-            // The root takes all parts, of which none is its own unless it is on the last machine.
+            // The root receives all parts. None is its own unless it is on the last node.
             Collective::Reduce if !self.root_is_on_last => {
                 let to_root = rails * part;
                 Expected {
@@ -265,9 +265,9 @@ mod tests {
 
     use super::*;
     use crate::network::LinkLayout;
-    use crate::network::form::lanes_for;
-    use crate::network::layout::CROSSING_LANES;
-    use crate::network::traffic::{LinkRoom, call_traffic};
+    use crate::network::form::channels_for;
+    use crate::network::layout::INTERNODE_CHANNELS;
+    use crate::network::traffic::{LinkCapacity, call_traffic};
     use crate::types::Algorithm;
     use crate::types::{DataType, ReduceOp};
 
@@ -282,9 +282,9 @@ mod tests {
         Shape { data_type, op, root, ..Shape::of_bytes(collective, members, count) }
     }
 
-    /// Microseconds as counted over the steps: of what is chosen, directly, and by node.
+    /// Microseconds counted over the steps: of the selected form, direct, and by node.
     fn counted(shape: &Shape, machines: &[u32]) -> (bool, [f64; 3]) {
-        let of = |across| call_traffic(shape, machines, across, LinkRoom::default()).unwrap();
+        let of = |across| call_traffic(shape, machines, across, LinkCapacity::default()).unwrap();
         let all = [Across::Auto, Across::Direct, Across::Node].map(of);
         let times = all.each_ref().map(|traffic| traffic.parts(&LinkSpeeds::default()).at_once());
         (all[0].algorithm == Algorithm::NetworkByNode, times)
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     #[ignore = "extended"]
-    fn what_is_chosen_takes_hardly_longer_than_the_other_way() {
+    fn selected_form_is_nearly_the_faster_one() {
         let mut chosen = [0; 2];
         for sizes in [&[2; 2][..], &[8; 2], &[8; 8], &[8; 20], &[4; 3], &[8, 4], &[8, 8, 1], &[2, 6, 3]] {
             let (machines, members) = (machines(sizes), sizes.iter().sum());
@@ -310,7 +310,7 @@ mod tests {
                     if data_type == DataType::F32 && !collective.reduces() {
                         continue;
                     }
-                    // Where not every member has a part, it matters where the root is.
+                    // If not every member has a part, the time depends on the root.
                     let least = if collective == Collective::Reduce { 16 * u64::from(members) } else { 0 };
                     for count in [64, 1000, 4 << 10, 32 << 10, 200_000, 2_000_000] {
                         let shape = shape(collective, data_type, members, count, 0);
@@ -331,12 +331,12 @@ mod tests {
         assert!(chosen.iter().all(|count| *count > 100), "{chosen:?}");
     }
 
-    /// What is expected either way, over what is counted: bytes between, bytes inside, requests, hops between, hops inside.
+    /// The estimates of both forms divided by the counts: internode bytes, bytes within nodes, requests, internode hops, hops within nodes.
     fn ratios(shape: &Shape, machines: &[u32]) -> [[f64; 5]; 2] {
-        let (nodes, room) = (Nodes::new(machines), LinkRoom::default());
+        let (nodes, room) = (Nodes::new(machines), LinkCapacity::default());
         let counts = Counts::of(&nodes, shape);
-        let lanes = lanes_for(shape.members, room.staging_bytes, CROSSING_LANES, &room.speeds);
-        let slot_bytes = LinkLayout::new(0, shape.members, lanes, room.staging_bytes).slot_bytes;
+        let channels = channels_for(shape.members, room.staging_bytes, INTERNODE_CHANNELS, &room.speeds);
+        let slot_bytes = LinkLayout::new(0, shape.members, channels, room.staging_bytes).slot_bytes;
         let slot_bytes = slot_pieces(slot_bytes, shape.data_type, shape.collective.reduces());
         let ways = [(Across::Direct, counts.directly(shape)), (Across::Node, counts.by_node(shape))];
         ways.map(|(across, expected)| {
@@ -347,7 +347,7 @@ mod tests {
             [
                 over(expected.between_bytes as f64, moved.between_bytes),
                 over(expected.inside_bytes as f64, moved.inside_bytes),
-                over(expected.parts(slot_bytes, lanes, &speeds).messages, counted.messages),
+                over(expected.parts(slot_bytes, channels, &speeds).messages, counted.messages),
                 over(expected.between_hops.into(), moved.between_hops.into()),
                 over(expected.inside_hops.into(), moved.inside_hops.into()),
             ]
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expected_is_what_is_counted() {
+    fn estimates_match_counts() {
         for sizes in [&[8; 8][..], &[4; 3], &[8, 4], &[8, 7], &[8, 1], &[1, 8]] {
             let (machines, members) = (machines(sizes), sizes.iter().sum());
             let is_even = sizes.iter().all(|size| *size == sizes[0]);
@@ -365,8 +365,7 @@ mod tests {
                 for (way, ratios) in ["directly", "by node"].iter().zip(ratios(&shape, &machines)) {
                     let [between, inside, requests, hops @ ..] = ratios;
                     let within = |ratio: f64, slack: f64| ratio <= slack && ratio >= 1.0 / slack;
-                    // The plan of a launch may have fewer blocks, and so fewer chunks. Where the root is, and a machine of one member, shorten
-                    // chains.
+                    // The plan of a launch may have fewer blocks, and so fewer chunks. Some roots and nodes of one member shorten chains.
                     let is_near = within(between, 1.02)
                         && within(inside, if is_even { 1.02 } else { 2.0 })
                         && within(requests, 2.01)
@@ -383,7 +382,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]
-        fn on_any_machines_too(
+        fn selected_form_is_nearly_the_faster_one_on_any_nodes(
             sizes in prop::collection::vec(1u32..9, 2..7),
             collective in prop::sample::select(BY_NODE.to_vec()),
             data_type in prop::sample::select(vec![DataType::Bf16, DataType::F32]),

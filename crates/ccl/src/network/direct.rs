@@ -1,12 +1,12 @@
-//! Straight from every member to whom it concerns, over whatever is between them. For any machines.
+//! The direct form: every member sends each chunk directly to the members that need it. For any nodes.
 //!
-//! Bytes that a member sends, with n members, of a message of S bytes: all_reduce 2 (n - 1) / n S, reduce_scatter and all_to_all
-//! (n - 1) / n S, all_gather n - 1 times its input. Contributions go as they are, and their owner adds them in group-rank order.
+//! Bytes that a member sends, with n members and a message of S bytes: all_reduce 2 (n - 1) / n S, reduce_scatter and all_to_all (n - 1) /
+//! n S, all_gather n - 1 times its input. Contributions are sent unreduced, and their owner reduces them in group-rank order.
 
 use super::schedule::{Exchange, FIRST, Port, SECOND, Step, behind, others, part, starts};
 
-/// Bytes that a member may send so that an all_reduce takes one hop and not two. Arithmetic, not measured: at 400 Gbit/s they take
-/// about as long as a hop through two NICs, some microseconds.
+/// The most bytes that a member sends in an all_reduce of one hop. Longer messages take two hops. Arithmetic, not measured: at 400 Gbit/s
+/// they take about as long as a hop through two NICs, some microseconds.
 const ONE_HOP_BYTES: u64 = 128 << 10;
 
 const ONE_HOP: u32 = behind(1);
@@ -36,7 +36,7 @@ pub(super) fn goes_in_one_hop(members: u32, bytes: u64) -> bool {
 struct Form {
     members: u32,
     me: u32,
-    /// The others, from the next one on.
+    /// The other members, from the next one on.
     peers: Vec<u32>,
 }
 
@@ -55,7 +55,7 @@ impl Form {
         self.peers.iter().map(move |peer| link(*peer, stream))
     }
 
-    /// Of a value for each member.
+    /// The entry of `member`.
     fn of(values: &[u64], member: u32) -> u64 {
         values[member as usize]
     }
@@ -115,19 +115,19 @@ impl Form {
         gives.chain([Step::moves(input(bytes * u64::from(root)), vec![output(0)], bytes, 0)]).collect()
     }
 
-    /// Everybody's contribution to the part that starts at `offset` of the input, in group-rank order.
+    /// The contributions of all members to the part at `offset` of the input, in group-rank order.
     fn contributions(&self, offset: u64) -> Vec<Port> {
         let of = |member| if member == self.me { input(offset) } else { link(member, FIRST) };
         (0..self.members).map(of).collect()
     }
 
-    /// Every member sends everything to all, and reduces everything.
+    /// Every member sends its input to all, and reduces the whole message.
     fn one_hop(&self, bytes: u64) -> Vec<Step> {
         let gives = Step::moves(input(0), self.links(FIRST).collect(), bytes, 0);
         vec![gives, Step::sums(self.contributions(0), vec![output(0)], bytes, ONE_HOP)]
     }
 
-    /// Every member reduces a part, and sends it to all, or to the root.
+    /// Every member reduces one part, and sends the result to all, or to the root.
     fn reduce(&self, bytes: u64, root: Option<u32>) -> Vec<Step> {
         let part = |member| part(bytes, self.members, member);
         let gives = self.peers.iter().map(|peer| {
@@ -158,9 +158,9 @@ impl Form {
         gives.chain([Step::sums(mine, vec![output(0)], bytes, ONE_HOP)]).collect()
     }
 
-    /// A chunk without bytes to and from everybody.
+    /// A chunk without bytes to and from every member.
     fn barrier(&self) -> Vec<Step> {
         let links = || self.links(FIRST).collect();
-        vec![Step::meets(Vec::new(), links()), Step::meets(links(), Vec::new())]
+        vec![Step::barrier(Vec::new(), links()), Step::barrier(links(), Vec::new())]
     }
 }

@@ -1,4 +1,4 @@
-//! Which form a call takes between machines, its steps, and in which pieces they go. Pure arithmetic.
+//! The form of an internode call (direct or by node), its steps and its chunk size. Pure arithmetic.
 
 use anabranch_ranks::{Across, LinkSpeeds, Nodes};
 
@@ -7,19 +7,19 @@ use super::hierarchical::PAIRS_ALONE;
 use super::lower::slot_pieces;
 use super::schedule::{self, Step};
 use super::{LinkLayout, exchange_of};
-use crate::lower::{Counts, Plan};
-use crate::plan::{Choice, Limits};
+use crate::lower::Counts;
+use crate::plan::{Choice, Limits, Plan};
 use crate::types::{Algorithm, Collective, Error, Result, Shape};
 
 /// The form of a call.
 ///
 /// # Errors
-/// [`Error::Algorithm`] for [`Across::Node`] where these machines or the collective cannot.
+/// [`Error::Algorithm`] for [`Across::Node`] if the nodes or the collective do not allow it.
 fn algorithm_of(nodes: &Nodes, across: Across, shape: &Shape, links: &LinkModel) -> Result<Algorithm> {
     let (collective, node) = (shape.collective, Algorithm::NetworkByNode);
     let fits = || match most_piece(nodes, node, shape, links.slot_bytes) {
         _ if !knows_counts(shape) => Err(PAIRS_ALONE),
-        (0, _) => Err("a slot of a link has no room for 16 bytes of each member of a machine"),
+        (0, _) => Err("a slot of a link is too small for 16 bytes of each member of a node"),
         _ => Ok(()),
     };
     let allowed = schedule::allows(nodes, collective).and_then(|()| fits());
@@ -34,35 +34,35 @@ fn algorithm_of(nodes: &Nodes, across: Across, shape: &Shape, links: &LinkModel)
     })
 }
 
-/// Bytes of a chunk from which a NIC is bound by bytes and not by requests, as a power of two.
+/// Bytes of a chunk from which bytes, not requests, limit a NIC; a power of two.
 pub(crate) fn full_chunk_bytes(speeds: &LinkSpeeds) -> u64 {
     (speeds.bytes_worth(CHUNK_REQUESTS).ceil() as u64).checked_next_power_of_two().unwrap_or(1 << 63)
 }
 
-/// Lanes, `most` or fewer, of links between this many members whose slots are cut from so many bytes: as many as leave each slot room for a
-/// chunk that fills a NIC; one at least. All members share the bytes, so that more of them have fewer lanes.
-pub(crate) fn lanes_for(members: u32, staging_bytes: u64, most: u32, speeds: &LinkSpeeds) -> u32 {
+/// The number of channels, 1 to `most`, for links between `members` members with `staging_bytes` bytes of slots: as many as leave each slot
+/// capacity for a chunk that fills a NIC. All members share the bytes, so that larger groups have fewer channels.
+pub(crate) fn channels_for(members: u32, staging_bytes: u64, most: u32, speeds: &LinkSpeeds) -> u32 {
     let full = full_chunk_bytes(speeds);
-    let is_full = |lanes: &u32| LinkLayout::new(0, members, *lanes, staging_bytes).slot_bytes >= full;
+    let is_full = |channels: &u32| LinkLayout::new(0, members, *channels, staging_bytes).slot_bytes >= full;
     (1..=most).rev().find(is_full).unwrap_or(1)
 }
 
-/// The form of a call, and its launch: no more blocks than the longest part that one member has for another gives chunks that fill a NIC, or
-/// a slot where that is smaller. Equal on all members.
+/// The plan of a call: its form, and the number of blocks. Each block gets chunks that fill a NIC, or a slot if that is smaller, from the
+/// longest part that one member sends to another. Equal on all members.
 ///
 /// # Errors
-/// Those of [`algorithm_of`] and [`Plan::across`].
+/// As [`algorithm_of`] and [`Plan::internode`].
 pub(crate) fn plan_of(
     nodes: &Nodes,
     across: Across,
     (shape, limits, choice): (&Shape, &Limits, Choice),
     (slot_bytes, speeds): (u64, LinkSpeeds),
 ) -> Result<Plan> {
-    let links = LinkModel { slot_bytes, lanes: limits.channels, speeds };
+    let links = LinkModel { slot_bytes, channels: limits.channels, speeds };
     let algorithm = algorithm_of(nodes, across, shape, &links)?;
-    let plan = Plan::across(shape, limits, algorithm, choice)?;
+    let plan = Plan::internode(shape, limits, algorithm, choice)?;
     let is_chosen = choice.blocks.is_some() || choice.block_bytes.is_some();
-    // Of the first member, as they look to all: others may have their own counts, or none.
+    // Computed for the first member, so that all members agree: others may have other counts, or none.
     if is_chosen || !knows_counts(shape) || exchange_of(shape, Counts::Even).is_none() {
         return Ok(plan);
     }
@@ -72,10 +72,10 @@ pub(crate) fn plan_of(
     Ok(Plan { blocks: u64::from(plan.blocks).min(chunks).max(1) as u32, ..plan })
 }
 
-/// What member `me` does for a call in this form.
+/// The steps of member `me` for a call in this form.
 ///
 /// # Errors
-/// [`Error::Unmapped`] for messages, [`Error::Algorithm`] for a form that these machines or the collective do not have.
+/// [`Error::Unmapped`] for sends and receives; [`Error::Algorithm`] for a form that the nodes or the collective do not allow.
 pub(crate) fn steps_of(
     nodes: &Nodes,
     me: u32,
@@ -85,7 +85,7 @@ pub(crate) fn steps_of(
 ) -> Result<Vec<Step>> {
     let Some(exchange) = exchange_of(shape, counts) else {
         let (what, instead) = ("a message between two members", "use collectives");
-        return Err(Error::Unmapped { what, machines: nodes.count(), instead });
+        return Err(Error::Unmapped { what, nodes: nodes.count(), instead });
     };
     match algorithm {
         Algorithm::NetworkByNode => schedule::by_node(nodes, me, &exchange)
@@ -94,8 +94,8 @@ pub(crate) fn steps_of(
     }
 }
 
-/// Bytes of a tensor that a chunk holds, or each piece of a packed one, for slots of so many bytes. The same for all members, which have the
-/// longest part in their steps, or in a call whose counts pairs alone know none.
+/// Bytes of a tensor in a chunk, or in each piece of a packed chunk, for slots of `slot_bytes` bytes. Equal on all members: the longest
+/// part is in the steps of all of them; with counts that only pairs know, it is not used.
 pub(crate) fn piece_bytes_of(
     nodes: &Nodes,
     plan: &Plan,
@@ -109,7 +109,7 @@ pub(crate) fn piece_bytes_of(
     if knows_counts(shape) { share } else { most }
 }
 
-/// The most bytes of a tensor that a chunk can hold, or each of the pieces where it has several, and how many it has at most.
+/// The most bytes of a tensor in a chunk, or in each piece of a packed chunk, and the most pieces of a chunk.
 fn most_piece(nodes: &Nodes, algorithm: Algorithm, shape: &Shape, slot_bytes: u64) -> (u64, u64) {
     let by_node = algorithm == Algorithm::NetworkByNode;
     let packed = if by_node { schedule::most_packed(nodes, shape.collective) } else { 1 };
@@ -117,12 +117,12 @@ fn most_piece(nodes: &Nodes, algorithm: Algorithm, shape: &Shape, slot_bytes: u6
     (slot_pieces(room, shape.data_type, shape.collective.reduces()), packed)
 }
 
-/// Bytes of the longest part of a message that goes from one member to another. The same for all members of a call whose counts all know.
+/// Bytes of the longest part that one member sends to another. Equal on all members if all know all counts.
 fn longest_of(steps: &[Step]) -> u64 {
     steps.iter().map(|step| step.bytes).max().unwrap_or(0)
 }
 
-/// Whether all members know all counts, and not each pair its own.
+/// Whether all members know all counts. Otherwise each pair knows only its own.
 fn knows_counts(shape: &Shape) -> bool {
     !(shape.uneven && shape.collective == Collective::AllToAll)
 }
@@ -135,7 +135,7 @@ mod tests {
     use crate::types::{DataType, ReduceOp};
 
     const LIMITS: Limits =
-        Limits { channels: 32, packet_threads: 256, bulk_threads: 512, meeting_threads: 32 };
+        Limits { channels: 32, packet_threads: 256, bulk_threads: 512, barrier_threads: 32 };
 
     fn shape(collective: Collective, members: u32, count: u64) -> Shape {
         let op = collective.reduces().then_some(ReduceOp::Sum);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_fills_a_nic_takes_as_long_as_its_requests() {
+    fn full_chunk_takes_at_least_as_long_as_its_requests() {
         let speeds = LinkSpeeds::default();
         let requests = f64::from(CHUNK_REQUESTS) * speeds.nic_message_us;
         let us = |bytes: u64| speeds.between_us(bytes as f64);
@@ -155,25 +155,29 @@ mod tests {
     }
 
     #[test]
-    fn more_members_have_fewer_lanes_and_chunks_that_fill_a_nic() {
-        let of = |members| lanes_for(members, 512 << 20, 32, &LinkSpeeds::default());
-        let lanes: Vec<_> = [2, 8, 64, 128, 256, 512, 1024].map(of).into();
-        assert!(lanes.is_sorted_by(|one, next| one >= next), "{lanes:?}");
-        assert_eq!((lanes[0], lanes[2]), (32, 32), "room enough for all");
-        assert!(lanes[6] > 0 && lanes[6] < lanes[4] && lanes[4] < 32, "{lanes:?}");
-        for (members, lanes) in [2, 8, 64, 128, 256, 512, 1024].into_iter().zip(&lanes) {
-            let slot = |lanes| LinkLayout::new(0, members, lanes, 512 << 20).slot_bytes;
-            assert!(slot(*lanes) >= full_chunk_bytes(&LinkSpeeds::default()), "{members}");
-            assert!(*lanes == 32 || slot(lanes + 1) < full_chunk_bytes(&LinkSpeeds::default()), "{members}");
+    fn larger_groups_have_fewer_channels_with_full_chunks() {
+        let of = |members| channels_for(members, 512 << 20, 32, &LinkSpeeds::default());
+        let channels: Vec<_> = [2, 8, 64, 128, 256, 512, 1024].map(of).into();
+        assert!(channels.is_sorted_by(|one, next| one >= next), "{channels:?}");
+        assert_eq!((channels[0], channels[2]), (32, 32), "enough bytes for all channels");
+        assert!(channels[6] > 0 && channels[6] < channels[4] && channels[4] < 32, "{channels:?}");
+        for (members, channels) in [2, 8, 64, 128, 256, 512, 1024].into_iter().zip(&channels) {
+            let slot = |channels| LinkLayout::new(0, members, channels, 512 << 20).slot_bytes;
+            assert!(slot(*channels) >= full_chunk_bytes(&LinkSpeeds::default()), "{members}");
+            assert!(
+                *channels == 32 || slot(channels + 1) < full_chunk_bytes(&LinkSpeeds::default()),
+                "{members}"
+            );
         }
-        assert_eq!(lanes_for(64, 4096, 32, &LinkSpeeds::default()), 1, "no room for chunks of any length");
-        assert_eq!(lanes_for(2, 512 << 20, 4, &LinkSpeeds::default()), 4, "never more than there are");
+        assert_eq!(channels_for(64, 4096, 32, &LinkSpeeds::default()), 1, "slots too small for full chunks");
+        assert_eq!(channels_for(2, 512 << 20, 4, &LinkSpeeds::default()), 4, "at most the given channels");
     }
 
     proptest! {
-        /// A launch fits the lanes, is never larger than without NICs, and has no chunk that is shorter than it has to be; given blocks stay.
+        /// A launch fits into the channels, has no more blocks than an intranode launch, and no unnecessarily short chunks. Given blocks
+        /// are kept.
         #[test]
-        fn blocks_have_chunks_that_fill_a_nic(
+        fn blocks_have_full_chunks(
             sizes in prop::collection::vec(1u32..6, 2..6),
             count in prop_oneof![Just(0), Just(1), 2..4_000_000_u64],
             collective in prop::sample::select(Collective::ALL.to_vec()),
@@ -186,7 +190,7 @@ mod tests {
             let slot_bytes = 1 << slot_power;
             let plan = |choice| plan_of(&nodes, across, (&shape, &LIMITS, choice), (slot_bytes, LinkSpeeds::default()));
             let chosen = plan(Choice::default()).unwrap();
-            let most = Plan::across(&shape, &LIMITS, chosen.algorithm, Choice::default()).unwrap();
+            let most = Plan::internode(&shape, &LIMITS, chosen.algorithm, Choice::default()).unwrap();
             prop_assert!((1..=most.blocks).contains(&chosen.blocks));
             prop_assert_eq!((chosen.algorithm, chosen.threads), (most.algorithm, most.threads));
             let mut pieces = Vec::new();
@@ -207,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn short_parts_go_in_few_blocks() {
+    fn short_parts_use_few_blocks() {
         let blocks = |collective, nodes, count| {
             let (machines, shape) = (machines(nodes, 8), shape(collective, nodes * 8, count));
             plan_of(
@@ -219,7 +223,7 @@ mod tests {
             .unwrap()
             .blocks
         };
-        // An all_to_all of 4 KiB to each of 255 others is a MiB, of which blocks of 32 KiB would have 128 bytes for each.
+        // An all_to_all of 4 KiB to each of 255 peers is 1 MiB, of which blocks of 32 KiB would have 128 bytes per peer.
         assert_eq!(blocks(Collective::AllToAll, 32, 2048), 1);
         assert_eq!(blocks(Collective::AllToAll, 32, 1 << 20), 32);
         assert_eq!(blocks(Collective::AllToAll, 32, 64 << 10), 8);
@@ -229,6 +233,6 @@ mod tests {
         let limits = (&uneven, &LIMITS, Choice::default());
         let plan =
             plan_of(&machines(2, 8), Across::Auto, limits, (128 << 10, LinkSpeeds::default())).unwrap();
-        assert_eq!(plan.blocks, 32, "counts that pairs alone know decide nothing");
+        assert_eq!(plan.blocks, 32, "counts that only pairs know do not limit blocks");
     }
 }

@@ -1,20 +1,22 @@
-//! What concerns several members of a machine goes there once, and is handed on inside. For any machines of which one has several members.
+//! The form by node: data for several members of a node is sent there once and forwarded within the node. For any nodes of which at least
+//! one has several members.
 //!
-//! A *relay* takes on a machine what comes from a member of another one: the member with the same place on its machine, or with that
-//! place modulo the machine's members where those are fewer ([`Nodes::relay`]). On machines of 8 and 3, what place 5 of the first sends is taken
-//! by place 2 of the second. On machines with as many members each, all with the same place are a *rail*, one NIC each. With N machines of L
-//! members, and S bytes of a message:
+//! A *relay* receives on one node what a member of another node sends to that node. It is the member with the same local index as the
+//! sender, modulo the number of members of its node ([`Nodes::relay`]). With nodes of 8 and 3 members, member 2 of the second node receives
+//! what member 5 of the first sends. If all nodes have as many members, the members with one local index are a *rail*, with one NIC on each
+//! node. With N nodes of L members, and S bytes of a message:
 //!
-//! - all_gather: an input goes to N - 1 members, its relays, who hand it on: an Lth of what goes directly.
-//! - broadcast: the root's machine cuts the message into L parts, one for each rail: (N - 1) / L S a NIC, and not (N - 1) L S of one.
-//! - Sums ([`sums`]): the parts of a message go from machine to machine, one for each rail.
-//! - all_to_all ([`packed`]): no byte concerns two members, but what goes to one member of another machine goes there in one chunk: an Lth of the
-//!   requests. The member of the sending machine that packs is chosen as a relay is, by the place of the one who gets it.
+//! - all_gather: a member sends its input to N - 1 members, its relays, which forward it: 1 / L of the bytes of the direct form.
+//! - broadcast: the node of the root cuts the message into L parts, one for each rail: (N - 1) / L S per NIC, instead of (N - 1) L S on
+//!   one.
+//! - Reductions ([`sums`]): partial sums of the parts move from node to node, one part for each rail.
+//! - all_to_all ([`packed`]): no byte is for two members, but all pieces for one member of another node are sent in one chunk: 1 / L of the
+//!   requests. The local index of the receiver selects the member of the sending node that packs, as it selects a relay.
 //!
-//! Machines with different numbers of members have as many parts of a broadcast as the root's has members, and as many rails of sums as
-//! the smallest has; its NICs are those that decide.
+//! With different numbers of members per node, a broadcast has as many parts as the node of the root has members, and reductions have as
+//! many rails as the smallest node has members; its NICs are the bottleneck.
 //!
-//! What goes to a root, or comes from one in parts, has nothing that concerns several members of a machine.
+//! Gather and scatter have no data for several members of a node.
 
 mod packed;
 mod sums;
@@ -24,16 +26,16 @@ use anabranch_ranks::{GroupRank, Nodes};
 use super::schedule::{Exchange, FIRST, Port, SECOND, Step, behind, others, part, starts};
 use crate::types::Collective;
 
-/// Why an all_to_all with counts of its own for each pair does not go by node.
-pub(super) const PAIRS_ALONE: &str = "counts that pairs alone know are not packed";
+/// The error for an all_to_all with different counts.
+pub(super) const PAIRS_ALONE: &str = "counts that only pairs know cannot be packed";
 
-/// Whether a collective can be done so among these machines; why not, otherwise.
+/// Whether a collective can run by node on these nodes. The error is the reason why not.
 pub(super) fn allows(nodes: &Nodes, collective: Collective) -> Result<(), &'static str> {
     if nodes.count() < 2 {
-        return Err("all members are on one machine");
+        return Err("all members are on one node");
     }
     if nodes.largest_size() < 2 {
-        return Err("machines have one member each");
+        return Err("nodes have one member each");
     }
     match collective {
         Collective::AllGather | Collective::AllToAll | Collective::Broadcast => Ok(()),
@@ -41,16 +43,16 @@ pub(super) fn allows(nodes: &Nodes, collective: Collective) -> Result<(), &'stat
             Ok(())
         }
         Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce => {
-            Err("sums are in group-rank order, and the group's order does not go machine by machine")
+            Err("sums are in group-rank order, and the members of each node are not contiguous in the group")
         }
-        _ => Err("nothing of it concerns several members of a machine"),
+        _ => Err("none of its data is for several members of a node"),
     }
 }
 
-/// Of machines and a collective that are allowed.
+/// The steps of member `me`. Nodes and collective must be allowed.
 ///
 /// # Errors
-/// For an all_to_all whose counts are not all the same: who packs knows its own alone.
+/// An all_to_all with different counts: the member that packs knows only its own.
 pub(super) fn steps(nodes: &Nodes, me: u32, exchange: &Exchange) -> Result<Vec<Step>, &'static str> {
     let (node, place) = location(nodes, me);
     let form = Form { nodes, node, place };
@@ -71,7 +73,7 @@ pub(super) fn steps(nodes: &Nodes, me: u32, exchange: &Exchange) -> Result<Vec<S
     })
 }
 
-/// The node of a member, and its place there.
+/// The node of a member, and its local index there.
 #[expect(clippy::expect_used, reason = "nodes list every member of the group")]
 fn location(nodes: &Nodes, member: u32) -> (u32, u32) {
     let member = GroupRank::new(member);
@@ -81,7 +83,7 @@ fn location(nodes: &Nodes, member: u32) -> (u32, u32) {
 
 struct Form<'a> {
     nodes: &'a Nodes,
-    /// This rank's machine, and its place there.
+    /// The node of this rank, and its local index there.
     node: u32,
     place: u32,
 }
@@ -94,17 +96,17 @@ const fn output(offset: u64) -> Port {
 }
 
 impl Form<'_> {
-    /// Machines.
+    /// Number of nodes.
     fn count(&self) -> u32 {
         self.nodes.count()
     }
 
-    /// Members of a machine.
+    /// Members of a node.
     fn size(&self, node: u32) -> u32 {
         self.nodes.members_of(node).len() as u32
     }
 
-    /// Members of this rank's machine.
+    /// Members of the node of this rank.
     fn here(&self) -> u32 {
         self.size(self.node)
     }
@@ -121,18 +123,18 @@ impl Form<'_> {
         Port::Link { peer: self.member(node, place), stream }
     }
 
-    /// The link to who takes on another machine what a member sends there.
+    /// The link to the relay of `member` on `node`.
     fn relay(&self, member: u32, node: u32) -> Port {
         let peer = self.nodes.relay(GroupRank::new(member), node).map_or(0, GroupRank::get);
         Port::Link { peer, stream: FIRST }
     }
 
-    /// Places of this machine's other members.
+    /// Local indices of the other members of this node.
     fn inside(&self) -> impl Iterator<Item = u32> + Clone {
         others(self.place, self.here())
     }
 
-    /// Other machines; in the same order for all members of this one.
+    /// Other nodes, in the same order for all members of this node.
     fn outside(&self) -> impl Iterator<Item = u32> + Clone {
         others(self.node, self.count())
     }
@@ -155,15 +157,16 @@ impl Form<'_> {
         }));
         let handed: u32 = self.outside().map(|node| self.size(node).div_ceil(self.here())).sum();
         let lag = behind(1) + behind(handed);
-        // Machine by machine, and each in turns in which every member here hands on one input: a link inside takes several chunks at one time.
-        for (node, turn) in self.turns() {
-            if let Some(place) = turn.of(self.place) {
+        // Node by node, each in rounds in which every member of this node forwards one input. A link within the node has one chunk of each
+        // round at one time.
+        for (node, round) in self.rounds() {
+            if let Some(place) = round.of(self.place) {
                 let member = self.member(node, place);
                 let targets = [to(member)].into_iter().chain(self.to_inside(SECOND)).collect();
                 steps.push(Step::moves(self.link(node, place, FIRST), targets, bytes(member), behind(1)));
             }
             steps.extend(self.inside().filter_map(|by| {
-                let member = self.member(node, turn.of(by)?);
+                let member = self.member(node, round.of(by)?);
                 let source = self.link(self.node, by, SECOND);
                 Some(Step::moves(source, vec![to(member)], bytes(member), lag))
             }));
@@ -171,10 +174,10 @@ impl Form<'_> {
         steps
     }
 
-    /// Turns over the members of all other machines, of as many as are here.
-    fn turns(&self) -> impl Iterator<Item = (u32, Turn)> {
-        let turns = move |node| Turn::all(self.size(node), self.here()).map(move |turn| (node, turn));
-        self.outside().flat_map(turns)
+    /// Rounds over the members of all other nodes, with as many members each as this node has.
+    fn rounds(&self) -> impl Iterator<Item = (u32, Round)> {
+        let rounds = move |node| Round::all(self.size(node), self.here()).map(move |round| (node, round));
+        self.outside().flat_map(rounds)
     }
 
     fn broadcast(&self, bytes: u64, root: u32) -> Vec<Step> {
@@ -196,7 +199,7 @@ impl Form<'_> {
             return to_rails.chain([own]).collect();
         }
         let at_source = self.node == of_root;
-        // When who hands a part on here has it: a hop behind who gives it.
+        // Hops before the member that forwards a part on this node has it.
         let hops = |place| match (at_source, place == at_root) {
             (true, true) => 0,
             (true, false) | (false, true) => 1,
@@ -204,8 +207,8 @@ impl Form<'_> {
         };
         let handed = behind(parts.div_ceil(self.here()));
         let mut steps = Vec::new();
-        for turn in Turn::all(parts, self.here()) {
-            if let Some(place) = turn.of(self.place) {
+        for round in Round::all(parts, self.here()) {
+            if let Some(place) = round.of(self.place) {
                 let (bytes, first) = part(place);
                 let source = self.link(of_root, if at_source { at_root } else { place }, FIRST);
                 let wanting = self.inside().filter(|place| !at_source || *place != at_root);
@@ -215,7 +218,7 @@ impl Form<'_> {
                 steps.push(Step::moves(source, targets, bytes, hops(place) * behind(1)));
             }
             steps.extend(self.inside().filter_map(|by| {
-                let place = turn.of(by)?;
+                let place = round.of(by)?;
                 let (bytes, first) = part(place);
                 let lag = hops(place) * behind(1) + handed;
                 Some(Step::moves(self.link(self.node, by, SECOND), vec![output(first)], bytes, lag))
@@ -225,22 +228,22 @@ impl Form<'_> {
     }
 }
 
-/// Some of a list that goes round among members, one for each at most.
+/// A round: consecutive entries of a list, at most one for each member.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct Round {
     first: u32,
     members: u32,
     end: u32,
 }
 
-impl Turn {
-    /// All turns of a list of so many among so many members.
+impl Round {
+    /// All rounds of a list of `length` entries over `members` members.
     fn all(length: u32, members: u32) -> impl Iterator<Item = Self> {
         let members = members.max(1);
         (0..length).step_by(members as usize).map(move |first| Self { first, members, end: length })
     }
 
-    /// Which of the list is this member's.
+    /// The entry of this member in the round.
     fn of(self, member: u32) -> Option<u32> {
         Some(self.first + member).filter(|index| member < self.members && *index < self.end)
     }

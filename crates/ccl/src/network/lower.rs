@@ -1,19 +1,19 @@
-//! What the kernels get for a list of steps. Pure arithmetic.
+//! Lowering of a list of steps to kernel arguments. Pure arithmetic.
 
 use anabranch_hip_jit::DevicePointer;
 use anabranch_hip_jit::bytemuck;
 use anabranch_ranks::Nodes;
 
-use super::is_across;
+use super::is_internode;
 use super::layout::most_ports;
 use super::schedule::{self, Port, Step, Work};
 use crate::device::args::{
-    LinkPort, LinkStep, Links, MOST_STEP_WORDS, NetworkArgs, PORT_ACROSS, PORT_LINK, Reduction,
+    LinkPort, LinkStep, Links, MOST_STEP_WORDS, NetworkArgs, PORT_INTERNODE, PORT_LINK, Reduction,
     STEP_GIVES_UNROUNDED, STEP_IS_TOKEN, STEP_PACKS, STEP_REDUCES, STEP_TAKES_UNROUNDED, STEP_UNPACKS,
 };
 use crate::types::DataType;
 
-/// Where this rank's tensors are; 0 for none.
+/// Addresses of the tensors of this rank; 0 for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tensors {
     /// The input.
@@ -22,23 +22,23 @@ pub struct Tensors {
     pub output: u64,
 }
 
-/// The steps as the kernels read them: words, of which the first are the steps and the others their ports.
+/// A list of steps as kernels read it: words of the steps, then words of their ports.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// For the arguments, or for [`anabranch_shmem::Team::table`] where they do not fit there.
+    /// The words, for the arguments, or for [`anabranch_shmem::Team::table`] if they do not fit.
     pub words: Vec<u64>,
     steps: u32,
     times: u64,
 }
 
-/// The words for steps over tensors at these addresses, in pieces of `piece_bytes` bytes on `lanes` lanes.
+/// The words of `steps` over tensors at these addresses, in pieces of `piece_bytes` bytes on `channels` channels.
 pub fn list(
     nodes: &Nodes,
     me: u32,
     steps: &[Step],
     tensors: Tensors,
     piece_bytes: u64,
-    lanes: u32,
+    channels: u32,
 ) -> Listed {
     let mut ports: Vec<LinkPort> = Vec::new();
     let mut listed: Vec<LinkStep> = Vec::new();
@@ -49,7 +49,7 @@ pub fn list(
             Work::Sums { .. } => STEP_REDUCES,
             Work::Packs => STEP_PACKS,
             Work::Unpacks => STEP_UNPACKS,
-            Work::Meets => STEP_IS_TOKEN,
+            Work::Barrier => STEP_IS_TOKEN,
         };
         let unrounded =
             [(step.takes_unrounded(), STEP_TAKES_UNROUNDED), (step.gives_unrounded(), STEP_GIVES_UNROUNDED)];
@@ -69,23 +69,23 @@ pub fn list(
             Port::Input { offset } => LinkPort { address: tensors.input + offset, peer: 0, flags: 0 },
             Port::Output { offset } => LinkPort { address: tensors.output + offset, peer: 0, flags: 0 },
             Port::Link { peer, stream } => {
-                let across = if is_across(nodes, me, peer) { PORT_ACROSS } else { 0 };
+                let across = if is_internode(nodes, me, peer) { PORT_INTERNODE } else { 0 };
                 LinkPort { address: stream.into(), peer, flags: PORT_LINK | across }
             }
         }));
     }
     let mut words: Vec<u64> = bytemuck::cast_slice(&listed).to_vec();
     words.extend_from_slice(bytemuck::cast_slice(&ports));
-    Listed { words, steps: listed.len() as u32, times: schedule::times(steps, piece_bytes, lanes) }
+    Listed { words, steps: listed.len() as u32, times: schedule::times(steps, piece_bytes, channels) }
 }
 
 impl Listed {
-    /// Whether the arguments have no room for it.
+    /// Whether the list does not fit into the arguments.
     pub fn is_long(&self) -> bool {
         self.words.len() > MOST_STEP_WORDS
     }
 
-    /// The arguments of a launch, for words that lie at `table` where they are long.
+    /// The arguments of a launch. If the list does not fit, its words are at `table` in device memory.
     pub fn arguments(
         &self,
         links: &Links,
@@ -111,14 +111,14 @@ impl Listed {
     }
 }
 
-/// Bytes of tensors that a slot holds: of sums, those whose elements fill it unrounded. A multiple of 16.
+/// Bytes of tensors in a slot; for reductions, those whose unrounded elements fill it. A multiple of 16.
 pub(crate) fn slot_pieces(slot_bytes: u64, data_type: DataType, reduces: bool) -> u64 {
     let size = u64::from(data_type.bytes());
     let travelling = if reduces { unrounded_bytes(size, data_type) } else { size };
     slot_bytes / travelling * size
 }
 
-/// Bytes on a link of sums of `bytes` bytes that are not rounded: f32 at least for floating point.
+/// Bytes on a link of `bytes` bytes of unrounded sums: at least f32 for floating point.
 pub(crate) fn unrounded_bytes(bytes: u64, data_type: DataType) -> u64 {
     let size = u64::from(data_type.bytes());
     if data_type.is_float() { bytes / size * size.max(4) } else { bytes }
@@ -131,7 +131,7 @@ mod tests {
     use crate::types::DATA_TYPES;
 
     #[test]
-    fn steps_of_twenty_members_fit_into_arguments() {
+    fn arguments_hold_the_steps_of_twenty_members() {
         let machines: Vec<u32> = (0..20).map(|member| member / 5).collect();
         let (nodes, bytes) = (Nodes::new(&machines), 1 << 30);
         let tensors = Tensors { input: 4096, output: 8192 };
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_whole_units_and_fit_their_slots() {
+    fn pieces_are_whole_units_that_fit_into_slots() {
         for data_type in DATA_TYPES {
             for slot in [256, 512, 1280, 128 << 10] {
                 let piece = slot_pieces(slot, data_type, true);

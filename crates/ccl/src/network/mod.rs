@@ -1,10 +1,9 @@
-//! Collectives across machines: members whose memory is not mapped, reached through a NIC by the device functions of the heap.
+//! Internode collectives. Members on other nodes are not mapped and are reached through a NIC by the device functions of the heap.
 //!
-//! [`Nodes`] says which members are on one machine, [`schedule`] what each member does, as steps over links, [`layout`] where the links
-//! are, and `kernels/network_move.hip` and `network_reduce.hip` do the steps, whatever they are. Two forms: *direct*, for any
-//! machines, and *by node*, for machines of which one has several members, where what concerns several members of a machine goes there
-//! once, or packed. Both give the same bits as every other algorithm.
-//! [`traffic`] counts what either moves.
+//! [`Nodes`] is the topology, [`schedule`] the list of steps of each member, [`layout`] the memory of links. `kernels/network_move.hip` and
+//! `network_reduce.hip` run any list of steps. There are two forms: *direct*, for any nodes, and *by node*, for nodes of which at least one
+//! has several members: data for several members of a node is sent there once, or packed. Both give the same bits as every other algorithm.
+//! [`traffic`] counts the bytes and requests of both forms.
 
 mod call;
 mod chains;
@@ -24,7 +23,7 @@ use anabranch_ranks::{GroupRank, Nodes};
 pub(crate) use call::exchange_of;
 pub use layout::LinkLayout;
 
-/// Whether two members are on different machines.
-pub(crate) fn is_across(nodes: &Nodes, one: u32, other: u32) -> bool {
+/// Whether two members are on different nodes.
+pub(crate) fn is_internode(nodes: &Nodes, one: u32, other: u32) -> bool {
     !nodes.are_together(GroupRank::new(one), GroupRank::new(other))
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use anabranch_ranks::Nodes;
 use proptest::prelude::*;
 
-use super::is_across;
+use super::is_internode;
 use super::schedule::{self, DEPTH, Exchange, Port, Step, Work, starts};
 
 /// A byte: the inputs that were added to it, in their order, each as (member, place in its input).
@@ -14,8 +14,8 @@ type Queue = VecDeque<(Vec<Byte>, bool)>;
 
 const PIECE: u64 = 16;
 
-/// One lane of one member, as far as it has come.
-struct Lane {
+/// One channel of one member, as far as it has come.
+struct Channel {
     me: u32,
     number: u32,
     steps: Vec<Step>,
@@ -24,10 +24,10 @@ struct Lane {
 }
 
 struct Machine {
-    lanes: u32,
+    channels: u32,
     input: Vec<u64>,
     outputs: Vec<Vec<Option<Byte>>>,
-    /// By (lane, from, to, stream).
+    /// By (channel, from, to, stream).
     links: HashMap<(u32, u32, u32, u32), Queue>,
     /// Bytes between machines, and the chunks that they were in.
     crossed: u64,
@@ -37,22 +37,22 @@ struct Machine {
 
 impl Machine {
     /// Whether every source has a chunk and every target room for one.
-    fn can(&self, lane: &Lane, step: &Step) -> bool {
+    fn can(&self, channel: &Channel, step: &Step) -> bool {
         let length =
-            |from, to, stream| self.links.get(&(lane.number, from, to, stream)).map_or(0, VecDeque::len);
+            |from, to, stream| self.links.get(&(channel.number, from, to, stream)).map_or(0, VecDeque::len);
         let source = |port: &Port| match port {
-            Port::Link { peer, stream } => length(*peer, lane.me, *stream) > 0,
+            Port::Link { peer, stream } => length(*peer, channel.me, *stream) > 0,
             _ => true,
         };
         let target = |port: &Port| match port {
-            Port::Link { peer, stream } => length(lane.me, *peer, *stream) < DEPTH as usize,
+            Port::Link { peer, stream } => length(channel.me, *peer, *stream) < DEPTH as usize,
             _ => true,
         };
         step.sources.iter().all(source) && step.targets.iter().all(target)
     }
 
-    fn does(&mut self, lane: &Lane, step: &Step, chunk: u64) {
-        let first = (chunk * u64::from(self.lanes) + u64::from(lane.number)) * PIECE;
+    fn does(&mut self, channel: &Channel, step: &Step, chunk: u64) {
+        let first = (chunk * u64::from(self.channels) + u64::from(channel.number)) * PIECE;
         let bytes = step.bytes.saturating_sub(first).min(PIECE);
         let mut sum: Vec<Byte> = vec![Vec::new(); bytes as usize];
         let mut packed: Vec<Byte> = Vec::new();
@@ -62,12 +62,12 @@ impl Machine {
         for (index, source) in step.sources.iter().enumerate() {
             let taken = match *source {
                 Port::Input { offset } => {
-                    assert!(offset + first + bytes <= self.input[lane.me as usize], "{step:?}");
-                    (0..bytes).map(|at| vec![(lane.me, offset + first + at)]).collect()
+                    assert!(offset + first + bytes <= self.input[channel.me as usize], "{step:?}");
+                    (0..bytes).map(|at| vec![(channel.me, offset + first + at)]).collect()
                 }
                 Port::Output { .. } => panic!("an output is no source: {step:?}"),
                 Port::Link { peer, stream } => {
-                    let queue = self.links.get_mut(&(lane.number, peer, lane.me, stream)).unwrap();
+                    let queue = self.links.get_mut(&(channel.number, peer, channel.me, stream)).unwrap();
                     let (taken, unrounded) = queue.pop_front().unwrap();
                     assert_eq!(unrounded, step.takes_unrounded() && index == 0, "{step:?}");
                     taken
@@ -91,16 +91,16 @@ impl Machine {
                 Port::Output { offset } => {
                     assert!(!step.gives_unrounded());
                     for (at, byte) in (offset + first..).zip(&sum) {
-                        let place = &mut self.outputs[lane.me as usize][at as usize];
+                        let place = &mut self.outputs[channel.me as usize][at as usize];
                         assert!(place.replace(byte.clone()).is_none(), "written twice: {step:?}");
                     }
                 }
                 Port::Link { peer, stream } => {
-                    if is_across(&self.nodes, lane.me, peer) {
+                    if is_internode(&self.nodes, channel.me, peer) {
                         self.crossed += sum.len() as u64;
                         self.chunks_crossed += 1;
                     }
-                    let queue = self.links.entry((lane.number, lane.me, peer, stream)).or_default();
+                    let queue = self.links.entry((channel.number, channel.me, peer, stream)).or_default();
                     queue.push_back((sum.clone(), step.gives_unrounded()));
                 }
             }
@@ -108,18 +108,18 @@ impl Machine {
     }
 }
 
-/// Does the steps of all lanes of all members until nobody can go on; says what every output holds, and the bytes between machines with
+/// Does the steps of all channels of all members until nobody can go on; says what every output holds, and the bytes between machines with
 /// the chunks that they were in.
 fn run(
     nodes: &Nodes,
-    lanes: u32,
+    channels: u32,
     all: &[Vec<Step>],
     input: &[u64],
     output: &[u64],
 ) -> (Vec<Vec<Option<Byte>>>, (u64, u64)) {
     let outputs = output.iter().map(|bytes| vec![None; *bytes as usize]).collect();
     let mut machine = Machine {
-        lanes,
+        channels,
         input: input.to_vec(),
         outputs,
         links: HashMap::new(),
@@ -128,41 +128,42 @@ fn run(
         nodes: nodes.clone(),
     };
     let of_member = |(me, steps): (u32, &Vec<Step>)| {
-        (0..lanes)
-            .map(move |number| Lane { me, number, steps: steps.clone(), time: 0, next: 0 })
+        (0..channels)
+            .map(move |number| Channel { me, number, steps: steps.clone(), time: 0, next: 0 })
             .collect::<Vec<_>>()
     };
-    let mut waiting: Vec<Lane> = (0..).zip(all).flat_map(of_member).collect();
+    let mut waiting: Vec<Channel> = (0..).zip(all).flat_map(of_member).collect();
     for steps in all {
         distinct(steps);
     }
     loop {
         let mut moved = false;
-        for lane in &mut waiting {
-            let times = schedule::times(&lane.steps, PIECE, lanes);
-            while lane.time < times {
-                let Some(step) = lane.steps.get(lane.next) else {
-                    (lane.time, lane.next) = (lane.time + 1, 0);
+        for channel in &mut waiting {
+            let times = schedule::times(&channel.steps, PIECE, channels);
+            while channel.time < times {
+                let Some(step) = channel.steps.get(channel.next) else {
+                    (channel.time, channel.next) = (channel.time + 1, 0);
                     continue;
                 };
-                let chunk = lane.time.checked_sub(step.lag.into());
-                let chunk = chunk.filter(|chunk| *chunk < step.chunks(PIECE, lane.number, lanes));
+                let chunk = channel.time.checked_sub(step.lag.into());
+                let chunk = chunk.filter(|chunk| *chunk < step.chunks(PIECE, channel.number, channels));
                 if let Some(chunk) = chunk {
-                    if !machine.can(lane, step) {
+                    if !machine.can(channel, step) {
                         break;
                     }
-                    machine.does(lane, step, chunk);
+                    machine.does(channel, step, chunk);
                 }
-                lane.next += 1;
+                channel.next += 1;
                 moved = true;
             }
         }
-        waiting.retain(|lane| lane.time < schedule::times(&lane.steps, PIECE, lanes));
+        waiting.retain(|channel| channel.time < schedule::times(&channel.steps, PIECE, channels));
         if waiting.is_empty() || !moved {
             break;
         }
     }
-    let stuck: Vec<_> = waiting.iter().map(|lane| (lane.me, lane.number, lane.time, lane.next)).collect();
+    let stuck: Vec<_> =
+        waiting.iter().map(|channel| (channel.me, channel.number, channel.time, channel.next)).collect();
     assert!(stuck.is_empty(), "wait in a circle: {stuck:?}");
     assert!(machine.links.values().all(VecDeque::is_empty), "chunks that nobody took");
     (machine.outputs, (machine.crossed, machine.chunks_crossed))
@@ -263,7 +264,7 @@ fn input_bytes(members: u32, me: u32, exchange: &Exchange) -> u64 {
 /// Runs a form of a call, if there is one, and compares; the bytes between machines, and their chunks.
 fn check(
     nodes: &Nodes,
-    lanes: u32,
+    channels: u32,
     of_members: &[Exchange],
     form: impl Fn(u32, &Exchange) -> Result<Vec<Step>, &'static str>,
 ) -> Option<(u64, u64)> {
@@ -273,17 +274,17 @@ fn check(
     let wanted: Vec<_> = (0..).zip(of_members).map(|(me, of)| expected(members, me, of)).collect();
     let input: Vec<_> = (0..).zip(of_members).map(|(me, of)| input_bytes(members, me, of)).collect();
     let output: Vec<_> = wanted.iter().map(|bytes| bytes.len() as u64).collect();
-    let (found, crossed) = run(nodes, lanes, &all, &input, &output);
+    let (found, crossed) = run(nodes, channels, &all, &input, &output);
     assert_eq!(found, wanted, "{:?}", of_members[0]);
     Some(crossed)
 }
 
-fn check_all(machines: &[u32], lanes: u32, bytes: u64) -> (usize, usize) {
+fn check_all(machines: &[u32], channels: u32, bytes: u64) -> (usize, usize) {
     let nodes = Nodes::new(machines);
     let mut done = (0, 0);
     for exchange in exchanges(nodes.size(), bytes) {
-        let direct = check(&nodes, lanes, &exchange, |me, of| Ok(schedule::direct(nodes.size(), me, of)));
-        let by_node = check(&nodes, lanes, &exchange, |me, of| schedule::by_node(&nodes, me, of));
+        let direct = check(&nodes, channels, &exchange, |me, of| Ok(schedule::direct(nodes.size(), me, of)));
+        let by_node = check(&nodes, channels, &exchange, |me, of| schedule::by_node(&nodes, me, of));
         done = (done.0 + 1, done.1 + usize::from(by_node.is_some()));
         // Rails of sums are as many as the smallest machine has members; that can take more bytes, of all together, than it saves.
         let uneven_sums = exchange[0].collective().reduces() && nodes.even_size().is_none();
@@ -308,8 +309,8 @@ fn even(count: u32, size: u32) -> Vec<u32> {
 #[ignore = "extended"]
 fn every_form_ends_and_is_right() {
     for (count, size) in [(2, 2), (2, 4), (3, 2), (5, 2), (6, 3), (2, 3), (9, 2)] {
-        for (lanes, bytes) in [(1, 0), (1, 1), (2, 17), (1, 16 * 20), (3, 400)] {
-            assert_eq!(check_all(&even(count, size), lanes, bytes), (11, 7), "{count} of {size}");
+        for (channels, bytes) in [(1, 0), (1, 1), (2, 17), (1, 16 * 20), (3, 400)] {
+            assert_eq!(check_all(&even(count, size), channels, bytes), (11, 7), "{count} of {size}");
         }
     }
     assert_eq!(check_all(&[0, 1, 0, 1], 2, 500), (11, 4), "sums do not go by node in this order");
@@ -325,8 +326,8 @@ fn machines_with_different_numbers_of_members_end_and_are_right() {
     for sizes in [&[1, 3][..], &[3, 1], &[2, 11], &[11, 2], &[5, 1, 4], &[1, 1, 7], &[3, 4, 2, 6], &[1, 12]] {
         let machines: Vec<u32> =
             (0..).zip(sizes).flat_map(|(machine, size)| std::iter::repeat_n(machine, *size)).collect();
-        for (lanes, bytes) in [(1, 0), (1, 1), (2, 17), (1, 16 * 20), (3, 400)] {
-            assert_eq!(check_all(&machines, lanes, bytes), (11, 7), "{sizes:?}");
+        for (channels, bytes) in [(1, 0), (1, 1), (2, 17), (1, 16 * 20), (3, 400)] {
+            assert_eq!(check_all(&machines, channels, bytes), (11, 7), "{sizes:?}");
         }
     }
     assert_eq!(check_all(&[0, 1, 1, 0, 1], 2, 500), (11, 4), "sums do not go by node in this order");
@@ -404,13 +405,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn any_machines_end_and_are_right(
-        machines in proptest::collection::vec(0u32..4, 1..9), lanes in 1u32..4, bytes in 0u64..400,
+        machines in proptest::collection::vec(0u32..4, 1..9), channels in 1u32..4, bytes in 0u64..400,
     ) {
-        check_all(&machines, lanes, bytes);
+        check_all(&machines, channels, bytes);
     }
 
     #[test]
-    fn even_machines_end_and_are_right(count in 2u32..7, size in 2u32..4, lanes in 1u32..3, bytes in 0u64..400) {
-        check_all(&even(count, size), lanes, bytes);
+    fn even_machines_end_and_are_right(count in 2u32..7, size in 2u32..4, channels in 1u32..3, bytes in 0u64..400) {
+        check_all(&even(count, size), channels, bytes);
     }
 }

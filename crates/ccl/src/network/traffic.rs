@@ -1,47 +1,47 @@
-//! What a call between machines puts on links, of every member: counted over its steps, for any number of machines. Pure arithmetic.
+//! Traffic of internode calls on the links of every member, counted over its steps, for any number of nodes. Pure arithmetic.
 
 use anabranch_ranks::{Across, LinkSpeeds, Moved, Nodes, TimeParts};
 
 use super::chains::Chains;
 pub use super::chains::Hops;
 use super::cost_model::parts_of;
-use super::form::{lanes_for, piece_bytes_of, plan_of, steps_of};
+use super::form::{channels_for, piece_bytes_of, plan_of, steps_of};
 use super::lower::unrounded_bytes;
 use super::schedule::{Port, Step, Work, packed_stride};
-use super::{LinkLayout, is_across};
+use super::{LinkLayout, is_internode};
 use crate::device::channel::{LEAST_STAGING, MOST_BLOCKS, MOST_STAGING};
-use crate::lower::{Counts, Plan};
-use crate::network::layout::CROSSING_LANES;
-use crate::plan::{Choice, Limits};
+use crate::lower::Counts;
+use crate::network::layout::INTERNODE_CHANNELS;
+use crate::plan::{Choice, Limits, Plan};
 use crate::types::{Algorithm, Error, Result, Shape};
 
-/// Bytes of the counter that says that a chunk has come, or that there is room for one.
+/// Bytes of a counter update, for an arrived chunk or a free slot.
 const COUNTER_BYTES: u64 = 8;
 
-/// What a communicator's links have, on which depends how many chunks a message is. The default is that of a large GPU whose heap has 4 GiB
-/// or more.
+/// Capacity of the links of a communicator, which decides the number of chunks of a message. The default is that of a large GPU with a heap
+/// of at least 4 GiB.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LinkRoom {
-    /// The most blocks of a launch (`ccl.max_blocks`): 1 to 1024. `None` for as many as a communicator of a large GPU asks for.
-    pub lanes: Option<u32>,
-    /// Bytes of the heap for the slots of all links (`ccl.staging_bytes`): 4096 at least.
+pub struct LinkCapacity {
+    /// The most blocks of a launch (`ccl.max_blocks`): 1 to 1024. `None`: the default of a communicator on a large GPU.
+    pub channels: Option<u32>,
+    /// Bytes of the heap for the slots of all links (`ccl.staging_bytes`): at least 4096.
     pub staging_bytes: u64,
-    /// By which a communicator chooses (`[links]`): the form, and the size of chunks.
+    /// Link speeds (`[links]`), which select the form and the size of chunks.
     pub speeds: LinkSpeeds,
 }
 
-impl Default for LinkRoom {
+impl Default for LinkCapacity {
     fn default() -> Self {
-        Self { lanes: None, staging_bytes: MOST_STAGING, speeds: LinkSpeeds::default() }
+        Self { channels: None, staging_bytes: MOST_STAGING, speeds: LinkSpeeds::default() }
     }
 }
 
-/// What goes over some of a member's links.
+/// Traffic of some links of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkTraffic {
-    /// Bytes of chunks as they travel: sums that go on unrounded have the length of what they are added in.
+    /// Bytes of chunks on the link: unrounded sums have the length of the accumulation type.
     pub bytes: u64,
-    /// Chunks; those of a barrier have no bytes.
+    /// Chunks, including the empty ones of a barrier.
     pub chunks: u64,
 }
 
@@ -52,55 +52,55 @@ impl LinkTraffic {
     }
 }
 
-/// What goes over one member's links in one call.
+/// Traffic of the links of one member in one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemberTraffic {
-    /// Given to members of its machine.
+    /// Sent to members of its node.
     pub given_inside: LinkTraffic,
-    /// Given to members of other machines.
+    /// Sent to members of other nodes.
     pub given_between: LinkTraffic,
-    /// Taken from members of its machine.
+    /// Received from members of its node.
     pub taken_inside: LinkTraffic,
-    /// Taken from members of other machines.
+    /// Received from members of other nodes.
     pub taken_between: LinkTraffic,
-    /// Requests for its NIC: of a chunk that it gives the bytes, if it has any, and the counter behind them; of a chunk that it takes the
-    /// counter that makes room. Where the NIC takes chunks whole.
+    /// Requests to its NIC: for each chunk sent the data, if any, and the counter after it; for each chunk received the counter that frees
+    /// the slot. Assumes that the NIC takes chunks unsplit.
     pub requests: u64,
 }
 
 impl MemberTraffic {
-    /// Bytes over links inside its machine, in the direction that has more.
+    /// Bytes on links within its node, in the direction with more.
     pub fn inside_bytes(&self) -> u64 {
         self.given_inside.bytes.max(self.taken_inside.bytes)
     }
 
-    /// Bytes over its NIC, in the direction that has more, without counters.
+    /// Bytes on its NIC, in the direction with more, without counters.
     pub fn between_bytes(&self) -> u64 {
         self.given_between.bytes.max(self.taken_between.bytes)
     }
 
-    /// All that its NIC writes at others: chunks and counters.
+    /// Bytes that its NIC writes at peers: chunks and counters.
     pub fn nic_bytes(&self) -> u64 {
         let counters = self.given_between.chunks + self.taken_between.chunks;
         self.given_between.bytes + counters * COUNTER_BYTES
     }
 }
 
-/// What goes over links in one call.
+/// Traffic of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallTraffic {
-    /// The form that was counted: [`Algorithm::NetworkDirect`] or [`Algorithm::NetworkByNode`].
+    /// The form: [`Algorithm::NetworkDirect`] or [`Algorithm::NetworkByNode`].
     pub algorithm: Algorithm,
-    /// Each member, in group order.
+    /// Traffic of each member, in group order.
     pub members: Vec<MemberTraffic>,
     /// Hops of the longest chain from an input to an output.
     pub hops: Hops,
-    /// Bytes, as they travel, of the longest step's chunks of one time: what a hop has to give before the next one can.
+    /// Bytes on a link of the longest step in one time: what a hop has to send before the next hop can start.
     pub time_bytes: u64,
 }
 
 impl CallTraffic {
-    /// What the member moves that has most of each.
+    /// The maximum over members of each quantity.
     #[must_use]
     pub fn moved(&self) -> Moved {
         let most =
@@ -115,45 +115,45 @@ impl CallTraffic {
         }
     }
 
-    /// The parts of its time at these speeds: links inside, NICs and their queues go on at once, chunk by chunk, behind the first chunks of
-    /// all hops but the last.
+    /// The parts of its time at these speeds. Links within nodes, NICs and their queues work concurrently, chunk by chunk, after the first
+    /// chunks of all hops but the last.
     #[must_use]
     pub fn parts(&self, speeds: &LinkSpeeds) -> TimeParts {
         parts_of(&self.moved(), self.time_bytes as f64, speeds)
     }
 }
 
-/// What a call of this shape, with even counts, puts on links among members on these machines: `machines[m]` names that of member m, and
-/// which numbers these are means nothing. Members on one machine are counted in the direct form, though a communicator has other
-/// kernels there. Not collective; nothing is started or allocated on a device.
+/// Traffic of a call of this shape with equal counts. `machines[m]` is the node of member m, as an arbitrary number. Members on one node
+/// are counted in the direct form, though a communicator uses other kernels there. Not collective; needs no device.
 ///
-/// The source of all numbers are the steps that the kernels get. Time and memory grow with the square of the members.
+/// Counted over the steps that the kernels run. Time and memory grow with the square of the number of members.
 ///
 /// # Errors
-/// [`Error::Config`] for machines that are not one for each member, and a room without lanes or slots; [`Error::Algorithm`] for
-/// [`Across::Node`] where these machines or the collective cannot; [`Error::Unmapped`] for messages.
-pub fn call_traffic(shape: &Shape, machines: &[u32], across: Across, room: LinkRoom) -> Result<CallTraffic> {
+/// [`Error::Config`] for nodes that are not one per member, and for a capacity out of range; [`Error::Algorithm`] for [`Across::Node`] if
+/// the nodes or the collective do not allow it; [`Error::Unmapped`] for sends and receives.
+pub fn call_traffic(
+    shape: &Shape,
+    machines: &[u32],
+    across: Across,
+    room: LinkCapacity,
+) -> Result<CallTraffic> {
     let refused = |field, given, allowed| Err(Error::Config { field, given, allowed });
     if machines.is_empty() || machines.len() as u64 != u64::from(shape.members) {
-        return refused(
-            "machines",
-            machines.len() as u64,
-            "one for each member, of which there is one at least",
-        );
+        return refused("nodes", machines.len() as u64, "one for each member, and at least one member");
     }
-    if let Some(lanes) = room.lanes.filter(|lanes| !(1..=MOST_BLOCKS).contains(lanes)) {
-        return refused("lanes", lanes.into(), "1 to 1024");
+    if let Some(channels) = room.channels.filter(|channels| !(1..=MOST_BLOCKS).contains(channels)) {
+        return refused("channels", channels.into(), "1 to 1024");
     }
     if room.staging_bytes < LEAST_STAGING {
         return refused("staging_bytes", room.staging_bytes, "4096 at least");
     }
     let nodes = Nodes::new(machines);
-    let lanes = room
-        .lanes
-        .unwrap_or_else(|| lanes_for(shape.members, room.staging_bytes, CROSSING_LANES, &room.speeds));
-    // Threads do not decide how many blocks move bytes in bulk.
-    let limits = Limits { channels: lanes, packet_threads: 1, bulk_threads: 1, meeting_threads: 1 };
-    let slot_bytes = LinkLayout::new(0, shape.members, lanes, room.staging_bytes).slot_bytes;
+    let channels = room
+        .channels
+        .unwrap_or_else(|| channels_for(shape.members, room.staging_bytes, INTERNODE_CHANNELS, &room.speeds));
+    // The number of bulk blocks does not depend on threads.
+    let limits = Limits { channels: channels, packet_threads: 1, bulk_threads: 1, barrier_threads: 1 };
+    let slot_bytes = LinkLayout::new(0, shape.members, channels, room.staging_bytes).slot_bytes;
     let plan = plan_of(&nodes, across, (shape, &limits, Choice::default()), (slot_bytes, room.speeds))?;
     let Plan { algorithm, blocks, .. } = plan;
 
@@ -169,7 +169,7 @@ pub fn call_traffic(shape: &Shape, machines: &[u32], across: Across, room: LinkR
             time_bytes = time_bytes.max(given(&of_one_time, shape));
             member.count(step, me, &nodes, shape, piece_bytes);
             if chunks_of(step, piece_bytes) > 0 {
-                chains.push(me, step, |peer| is_across(&nodes, me, peer));
+                chains.push(me, step, |peer| is_internode(&nodes, me, peer));
             }
         }
         members.push(member);
@@ -177,23 +177,23 @@ pub fn call_traffic(shape: &Shape, machines: &[u32], across: Across, room: LinkR
     Ok(CallTraffic { algorithm, members, hops: chains.longest(), time_bytes })
 }
 
-/// Chunks of all lanes.
+/// Chunks of all channels.
 fn chunks_of(step: &Step, piece_bytes: u64) -> u64 {
     step.chunks(piece_bytes, 0, 1)
 }
 
-/// A step's bytes on a link of its sources, of which this is the first or not.
+/// Bytes of a step on a link of its sources; `is_first` for the first source.
 fn taken(step: &Step, shape: &Shape, is_first: bool) -> u64 {
-    travelling(step.bytes, shape, is_first && step.takes_unrounded(), step.pieces_taken())
+    link_bytes(step.bytes, shape, is_first && step.takes_unrounded(), step.pieces_taken())
 }
 
-/// A step's bytes on each link of its targets.
+/// Bytes of a step on each link of its targets.
 fn given(step: &Step, shape: &Shape) -> u64 {
-    travelling(step.bytes, shape, step.gives_unrounded(), step.pieces_given())
+    link_bytes(step.bytes, shape, step.gives_unrounded(), step.pieces_given())
 }
 
-/// Chunks of one piece have the length of what moves; of several each has its room, of which the last alone is not full.
-fn travelling(bytes: u64, shape: &Shape, unrounded: bool, pieces: u64) -> u64 {
+/// Chunks of one piece have the length of the data. In chunks of several pieces each piece has a full stride.
+fn link_bytes(bytes: u64, shape: &Shape, unrounded: bool, pieces: u64) -> u64 {
     let bytes = if unrounded { unrounded_bytes(bytes, shape.data_type) } else { bytes };
     if pieces == 1 { bytes } else { pieces * packed_stride(bytes) }
 }
@@ -204,7 +204,7 @@ impl MemberTraffic {
         for (index, port) in step.sources.iter().enumerate() {
             let Port::Link { peer, .. } = *port else { continue };
             let bytes = taken(step, shape, index == 0);
-            if is_across(nodes, me, peer) {
+            if is_internode(nodes, me, peer) {
                 self.taken_between.add(bytes, chunks);
                 self.requests += chunks;
             } else {
@@ -214,9 +214,9 @@ impl MemberTraffic {
         for port in &step.targets {
             let Port::Link { peer, .. } = *port else { continue };
             let bytes = given(step, shape);
-            if is_across(nodes, me, peer) {
+            if is_internode(nodes, me, peer) {
                 self.given_between.add(bytes, chunks);
-                self.requests += if step.work == Work::Meets { chunks } else { 2 * chunks };
+                self.requests += if step.work == Work::Barrier { chunks } else { 2 * chunks };
             } else {
                 self.given_inside.add(bytes, chunks);
             }
@@ -242,7 +242,7 @@ mod tests {
 
     fn traffic(collective: Collective, (nodes, size): (u32, u32), count: u64, across: Across) -> CallTraffic {
         let shape = shape(collective, nodes * size, count);
-        call_traffic(&shape, &machines(nodes, size), across, LinkRoom::default()).unwrap()
+        call_traffic(&shape, &machines(nodes, size), across, LinkCapacity::default()).unwrap()
     }
 
     fn most(of: &CallTraffic, bytes: impl Fn(&MemberTraffic) -> u64) -> u64 {
@@ -252,9 +252,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// The laws at the head of `hierarchical.rs` and `direct.rs`, of a count that all parts divide.
+        /// The formulas in `hierarchical.rs` and `direct.rs`, for a count that all parts divide.
         #[test]
-        fn bytes_are_what_the_forms_promise(nodes in 2u32..6, size in 2u32..5, units in 1u64..40) {
+        fn bytes_match_the_formulas_of_the_forms(nodes in 2u32..6, size in 2u32..5, units in 1u64..40) {
             let (wide, n, l) = (u64::from(nodes * size), u64::from(nodes), u64::from(size));
             let count = units * 8 * wide * l;
             let of = |collective, across| {
@@ -270,21 +270,21 @@ mod tests {
             prop_assert_eq!(of(Collective::ReduceScatter, Across::Direct), far * bytes);
             let sums = if (wide - 1) * bytes <= 128 << 10 { far * bytes } else { 2 * far * bytes / wide };
             prop_assert_eq!(of(Collective::AllReduce, Across::Direct), sums);
-            // Two machines: the first gives unrounded sums alone, the last rounded ones; in between both.
+            // With two nodes the first sends only unrounded sums and the last only rounded ones. Nodes in between send both.
             let per_link = if nodes == 2 { 2 } else { 3 };
             prop_assert_eq!(of(Collective::AllReduce, Across::Node), per_link * bytes / l);
         }
 
-        /// What all give, all take; more machines are never fewer bytes between them.
+        /// The totals sent and received agree. More nodes never have fewer internode bytes.
         #[test]
-        fn nothing_is_lost_on_the_way(nodes in 1u32..5, size in 1u32..5, count in 1u64..20_000, node in any::<bool>()) {
+        fn sent_traffic_equals_received_traffic(nodes in 1u32..5, size in 1u32..5, count in 1u64..20_000, node in any::<bool>()) {
             for collective in Collective::ALL {
                 if collective == Collective::SendReceive {
                     continue;
                 }
                 let shape = shape(collective, nodes * size, count);
                 let across = if node { Across::Node } else { Across::Direct };
-                let Ok(traffic) = call_traffic(&shape, &machines(nodes, size), across, LinkRoom::default()) else {
+                let Ok(traffic) = call_traffic(&shape, &machines(nodes, size), across, LinkCapacity::default()) else {
                     prop_assert!(node);
                     continue;
                 };
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn hops_are_those_of_the_forms() {
+    fn hops_match_the_forms() {
         let hops = |collective, across| {
             let Hops { between, inside } = traffic(collective, (4, 2), 1 << 20, across).hops;
             (between, inside)
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(hops(Collective::AllGather, Across::Direct), (1, 0));
         assert_eq!(hops(Collective::AllReduce, Across::Direct), (2, 0));
         assert_eq!(hops(Collective::AllGather, Across::Node), (1, 1));
-        // Inside, to the last machine, from it to the one before it, inside.
+        // Within the node, to the last node, from it to the node before it, within the node.
         assert_eq!(hops(Collective::AllReduce, Across::Node), (3 + 3, 2));
         assert_eq!(hops(Collective::ReduceScatter, Across::Node), (3 + 1, 1));
         assert_eq!(hops(Collective::Broadcast, Across::Node), (1, 2));
@@ -319,14 +319,15 @@ mod tests {
     }
 
     #[test]
-    fn unrounded_sums_are_twice_as_long_in_bf16_and_not_in_f32() {
+    fn unrounded_sums_are_twice_as_long_in_bf16_only() {
         let of = |data_type| {
             let shape = Shape { data_type, ..shape(Collective::ReduceScatter, 4, 1 << 16) };
-            let traffic = call_traffic(&shape, &machines(2, 2), Across::Node, LinkRoom::default()).unwrap();
+            let traffic =
+                call_traffic(&shape, &machines(2, 2), Across::Node, LinkCapacity::default()).unwrap();
             let between = traffic.members.iter().map(|one| one.given_between.bytes);
             (between.collect::<Vec<_>>(), shape.bytes())
         };
-        // The first machine gives two sums, unrounded; the last one rounded result.
+        // The first node sends two unrounded sums, the last node one rounded result.
         let (between, part) = of(DataType::Bf16);
         assert_eq!(between, [4 * part, 4 * part, part, part]);
         let (between, part) = of(DataType::F32);
@@ -334,9 +335,9 @@ mod tests {
     }
 
     #[test]
-    fn less_room_is_more_chunks_of_the_same_bytes() {
+    fn less_capacity_means_more_chunks_of_the_same_bytes() {
         let of = |staging_bytes| {
-            let room = LinkRoom { staging_bytes, lanes: Some(4), ..LinkRoom::default() };
+            let room = LinkCapacity { staging_bytes, channels: Some(4), ..LinkCapacity::default() };
             let shape = shape(Collective::AllGather, 4, 1 << 20);
             call_traffic(&shape, &machines(2, 2), Across::Node, room).unwrap()
         };
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_do_not_outlast_bytes_however_many_members_there_are() {
+    fn requests_do_not_take_longer_than_bytes() {
         let speeds = LinkSpeeds::default();
         for (nodes, across) in
             [(2, Across::Direct), (8, Across::Direct), (32, Across::Direct), (32, Across::Node)]
@@ -357,7 +358,7 @@ mod tests {
                     let traffic = traffic(collective, (nodes, 8), bytes / 2 / u64::from(nodes * 8), across);
                     let requests = most(&traffic, |member| member.requests) as f64 * speeds.nic_message_us;
                     let between = speeds.between_us(most(&traffic, MemberTraffic::between_bytes) as f64);
-                    // What is shorter than a chunk goes in one, with its requests.
+                    // Data shorter than a chunk takes one chunk, with its requests.
                     let links = f64::from(3 * nodes * 8) * speeds.nic_message_us;
                     let given = format!("{collective} {across} {nodes} {bytes}: {requests} {between}");
                     assert!(requests <= (1.02 * between).max(links), "{given}");
@@ -367,21 +368,23 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_arguments_are_refused() {
         let all_gather = shape(Collective::AllGather, 4, 16);
         let refused = |shape: &Shape, machines: &[u32], across, room| {
             call_traffic(shape, machines, across, room).unwrap_err().to_string()
         };
-        let room = LinkRoom::default();
+        let room = LinkCapacity::default();
         let text = refused(&all_gather, &[0, 1, 1], Across::Auto, room);
-        assert!(text.contains("machines") && text.contains("one for each member"), "{text}");
+        assert!(text.contains("nodes") && text.contains("one for each member"), "{text}");
         let text = refused(&all_gather, &[0, 1, 2, 3], Across::Node, room);
         assert!(text.contains("one member each"), "{text}");
         let text = refused(&shape(Collective::Gather, 4, 16), &[0, 0, 1, 1], Across::Node, room);
-        assert!(text.contains("nothing of it concerns several members"), "{text}");
-        let text = refused(&all_gather, &[0, 0, 1, 1], Across::Auto, LinkRoom { lanes: Some(0), ..room });
-        assert!(text.contains("lanes") && text.contains("1 to 1024"), "{text}");
-        let text = refused(&all_gather, &[0, 0, 1, 1], Across::Auto, LinkRoom { staging_bytes: 9, ..room });
+        assert!(text.contains("none of its data is for several members"), "{text}");
+        let text =
+            refused(&all_gather, &[0, 0, 1, 1], Across::Auto, LinkCapacity { channels: Some(0), ..room });
+        assert!(text.contains("channels") && text.contains("1 to 1024"), "{text}");
+        let text =
+            refused(&all_gather, &[0, 0, 1, 1], Across::Auto, LinkCapacity { staging_bytes: 9, ..room });
         assert!(text.contains("staging_bytes") && text.contains("4096"), "{text}");
         let message = shape(Collective::SendReceive, 4, 16);
         assert!(

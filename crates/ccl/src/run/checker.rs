@@ -1,4 +1,4 @@
-//! Comparing the members' calls on the devices, and reading from the heap what they had said when they differed.
+//! The comparison of the calls of all members on the devices, and the report of a difference from the heap.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,12 +15,12 @@ use crate::call::Call;
 use crate::device::args::{ChannelState, CommView, FingerprintArgs, ROW_WORDS};
 use crate::device::channel::{ALIGNMENT, ChannelLayout, MEET_STRIDE};
 use crate::device::kernels::FINGERPRINT;
-use crate::lower::Plan;
+use crate::plan::Plan;
 use crate::run::communicator::{OPERATION, PHASES, agree};
-use crate::run::fingerprint::{Said, WORDS};
+use crate::run::fingerprint::{CallRecord, WORDS};
 use crate::types::{Error, Mismatch, Result, Shape};
 
-/// The comparison of calls in fault records.
+/// Operation code of the comparison of calls in fault records.
 pub const CHECK_OPERATION: OperationCode = OperationCode(0x280);
 const NAME: OperationName = OperationName { name: "ccl check", phases: PHASES };
 
@@ -28,7 +28,7 @@ const NAME: OperationName = OperationName { name: "ccl check", phases: PHASES };
 const PHASE_FINGERPRINT: u32 = 3;
 const PHASE_OVERLAP: u32 = 4;
 
-/// The memory of the check. Kept as long as somebody may ask what was different: the communicator and its works.
+/// Memory of the check. The communicator and its works keep it, because both report mismatches.
 #[derive(Debug)]
 pub(crate) struct Checker {
     group: Group,
@@ -37,7 +37,7 @@ pub(crate) struct Checker {
     mismatch: OnceLock<Mismatch>,
 }
 
-/// What a communicator has to launch the check.
+/// What a communicator needs to launch the check.
 #[derive(Debug)]
 pub(crate) struct Checking {
     pub(crate) checker: Arc<Checker>,
@@ -49,10 +49,10 @@ pub(crate) struct Checking {
 }
 
 impl Checking {
-    /// Memory for the check of a team's calls, and `watch`, which gets that memory. Collective over the team's group.
+    /// Allocates the memory of the check. `watch` gets it before the first launch. Collective over the group of the team.
     ///
     /// # Errors
-    /// Those of [`World::allocate`]; of `watch`, on all members alike.
+    /// As [`World::allocate`]; an error of `watch` is an error on all members.
     pub(crate) fn new(
         world: &World,
         team: &Team,
@@ -77,15 +77,15 @@ impl Checking {
         Ok(Self { checker, comm, kernel, threads, local_bytes, calls: 0 })
     }
 
-    /// What the check compares of a call.
+    /// The fingerprint and the row of a call.
     pub(crate) fn arguments(&self, call: &Call<'_>, shape: &Shape, plan: &Plan) -> Box<FingerprintArgs> {
         let TeamView { rank, .. } = self.comm.team;
-        let said = Said::new(call, shape, plan, GroupRank::new(rank));
-        let (row, row_words) = said.row();
-        Box::new(FingerprintArgs { comm: self.comm, mine: said.fingerprint, row, row_words })
+        let record = CallRecord::new(call, shape, plan, GroupRank::new(rank));
+        let (row, row_words) = record.row();
+        Box::new(FingerprintArgs { comm: self.comm, mine: record.fingerprint, row, row_words })
     }
 
-    /// Puts the check of the next call on the stream.
+    /// Enqueues the check of the next call on the stream.
     pub(crate) fn launch(
         &mut self,
         arguments: &FingerprintArgs,
@@ -102,67 +102,67 @@ impl Checking {
     }
 }
 
-/// Makes the launches on the channels whose counters are at `offset` count themselves, so that overlaps are seen. Before the first launch.
+/// Sets `is_watched` in the channel counters at `offset`, so that launches detect overlaps. Before the first launch.
 ///
 /// # Errors
-/// The runtime's.
+/// Errors of the device runtime.
 pub(crate) fn watch_channels(memory: &mut SymmetricMemory, offset: u64, channels: u32) -> Result<()> {
     let states = vec![ChannelState { is_watched: 1, ..ChannelState::zeroed() }; channels as usize];
     Ok(memory.write(offset, bytemuck::cast_slice(&states))?)
 }
 
 impl Checker {
-    /// Its memory, for launches.
+    /// The memory that launches use.
     pub(crate) fn usage(&self) -> MemoryUse {
         self.memory.usage()
     }
 
-    /// What an error of the world means for a call of this communicator: [`Error::Mismatch`] where its check found one.
+    /// Converts an error of the world: [`Error::Mismatch`] if the check of this communicator found one.
     pub(crate) fn explain(&self, error: anabranch_shmem::Error) -> Error {
         let anabranch_shmem::Error::Fault(Fault::Reported { detail, .. }) = &error else {
             return error.into();
         };
-        // Another member may have reported it before this rank's kernel did; everybody has the same text.
+        // Another member may have reported it before the kernel of this rank did. The text is the same on all members.
         let found =
             self.mismatch.get().cloned().or_else(|| self.read()).filter(|own| own.to_string() == *detail);
         found.map_or_else(|| error.into(), |mismatch| Error::Mismatch(Box::new(mismatch)))
     }
 
-    /// What the members had said at their last meeting, if all had come to it and it differs. After a mismatch nobody says
-    /// anything more; before, this may be half overwritten.
+    /// The mismatch between the records of the last barrier, if all members have entered it and their records differ. After a mismatch no
+    /// member writes records; before, this may read partly overwritten ones.
     fn read(&self) -> Option<Mismatch> {
         let members = self.group.size();
-        let number = self.meeting(0)?;
-        if (1..members).any(|source| self.meeting(source) != Some(number)) {
+        let number = self.barrier_of(0)?;
+        if (1..members).any(|source| self.barrier_of(source) != Some(number)) {
             return None;
         }
         let half = number % 2 * u64::from(members);
-        let said: Option<Vec<_>> =
-            (0..u64::from(members)).map(|source| self.message(half + source)).collect();
-        Mismatch::find(&self.group, &said?)
+        let records: Option<Vec<_>> =
+            (0..u64::from(members)).map(|source| self.record(half + source)).collect();
+        Mismatch::find(&self.group, &records?)
     }
 
-    /// The number of the last meeting that a member came to.
-    fn meeting(&self, source: u32) -> Option<u64> {
+    /// The number of the last barrier that a member entered.
+    fn barrier_of(&self, source: u32) -> Option<u64> {
         let mut word = [0; 8];
         self.copy(self.layout.flags + u64::from(source) * MEET_STRIDE, &mut word)?;
         Some(u64::from_le_bytes(word))
     }
 
-    fn message(&self, index: u64) -> Option<Said> {
+    fn record(&self, index: u64) -> Option<CallRecord> {
         let start = self.layout.staging + index * self.layout.staging_bytes;
         let mut words = [0u64; WORDS];
         self.copy(start, bytemuck::bytes_of_mut(&mut words))?;
         let fingerprint = bytemuck::cast(words);
         let mut row = [0u64; ROW_WORDS];
-        let told = row.get_mut(..Said::row_words(&fingerprint, self.group.size()))?;
-        self.copy(start + size_of_val(&words) as u64, bytemuck::cast_slice_mut(told))?;
-        Some(Said::of(fingerprint, &row, self.group.size()))
+        let written = row.get_mut(..CallRecord::row_words(&fingerprint, self.group.size()))?;
+        self.copy(start + size_of_val(&words) as u64, bytemuck::cast_slice_mut(written))?;
+        Some(CallRecord::of(fingerprint, &row, self.group.size()))
     }
 
     fn copy(&self, offset: u64, target: &mut [u8]) -> Option<()> {
         let copied = self.memory.read(offset, target);
-        copied.inspect_err(|error| tracing::warn!(%error, "what members called could not be read")).ok()
+        copied.inspect_err(|error| tracing::warn!(%error, "the calls of the members could not be read")).ok()
     }
 }
 

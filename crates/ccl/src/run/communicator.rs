@@ -1,4 +1,4 @@
-//! Collectives on a group: owns the channels' memory, launches kernels.
+//! Communicators: the memory of channels, and launches.
 
 mod prepare;
 
@@ -17,37 +17,37 @@ use crate::device::args::{CommView, Pipes};
 use crate::device::channel::{ALIGNMENT, ChannelLayout};
 use crate::device::kernels;
 use crate::device::pipes::{PIPE_LOCAL_BYTES, PipeLayout};
-use crate::lower::{Plan, local_bytes};
+use crate::lower::local_bytes;
 use crate::network::LinkLayout;
-use crate::plan::tuning::Table;
-use crate::plan::{Choice, Limits};
+use crate::plan::{Choice, Limits, Plan};
+use crate::planner::tuning::Table;
 use crate::run::checker::{CHECK_OPERATION, Checking, watch_channels};
-use crate::run::config::{CclConfig, Check, Meetings};
+use crate::run::config::{BarrierMode, CclConfig, Check};
 use crate::run::internode;
-use crate::run::internode::Crossing;
+use crate::run::internode::Internode;
 use crate::run::prepared::Prepared;
 use crate::run::sizes::{Layouts, speeds, threads, wanted_channels};
 use crate::run::work::{EventPool, Work};
 use crate::types::{Collective, DataType, Error, Result, Shape};
 
-/// Collectives in fault records.
+/// Operation code of collectives in fault records.
 pub const OPERATION: OperationCode = OperationCode(0x200);
 const NAME: OperationName = OperationName { name: "ccl", phases: PHASES };
 /// `Phase` in `ccl/channel.h`.
 pub(crate) const PHASES: &[&str] = &[
     "start",
     "packets of a peer",
-    "meeting",
+    "barrier",
     "fingerprint",
     "overlap with an earlier call",
-    "chunk of a message between machines from the peer",
-    "room for a chunk at the peer",
+    "internode chunk from the peer",
+    "free slot for an internode chunk at the peer",
 ];
 
-/// Sends and receives in fault records.
+/// Operation code of sends and receives in fault records.
 pub const MESSAGE_OPERATION: OperationCode = OperationCode(0x201);
 
-/// What kernels of a collective report.
+/// The operation codes that launches of a collective report.
 const COLLECTIVES: [OperationCode; 6] = [
     OPERATION,
     CHECK_OPERATION,
@@ -56,34 +56,33 @@ const COLLECTIVES: [OperationCode; 6] = [
     OperationCode::NIC_COPY,
     OperationCode::NIC_SIGNAL,
 ];
-/// What kernels of messages report.
+/// The operation codes that launches of messages report.
 const MESSAGES: [OperationCode; 2] = [MESSAGE_OPERATION, OperationCode::ENGINE_COPY];
 /// The phases of `PipePhase` in `ccl/pipe.h`.
 const MESSAGE_NAME: OperationName = OperationName {
     name: "ccl send and receive",
     phases: &[
         "start",
-        "room for a message to the peer",
+        "free slot for a message to the peer",
         "message from the peer",
         "bytes of the message from the peer",
     ],
 };
 
-/// Loaded units, by name and element type.
+/// Loaded kernel units, by name and element type.
 type Units = HashMap<(&'static str, Option<DataType>), Arc<LoadedUnit>>;
 
 fn key(unit: &'static KernelUnit, data_type: DataType) -> (&'static str, Option<DataType>) {
     (unit.name, kernels::is_typed(unit).then_some(data_type))
 }
 
-/// Collectives over a group, on one rank.
+/// A communicator: the collectives of one group on one rank.
 ///
-/// Made collectively by all members with equal configurations. Its collectives are one sequence, the same on
-/// all members; of sends and receives only the two members of a pair have to agree on the order, among themselves and beside the
-/// collectives: a send that waits for its receive (see [`Call::Send`]) must not have a collective between the two on one side
-/// only. One call is in flight at a time; calls on several streams run in the order in which they were made. For what is to run
-/// at once make several communicators, and give each a share of the device with [`CclConfig::max_blocks`]: the first takes most
-/// of a large GPU otherwise.
+/// All members construct it together, with equal configurations. Its collectives are one sequence, the same on all members. Sends and
+/// receives need the same order only on the two members of a pair, relative to each other and to the collectives: a send that waits for its
+/// receive (see [`Call::Send`]) must not have a collective between the two on one side only. One call is in flight at a time; calls on
+/// several streams run in the order in which they were made. For concurrent collectives construct several communicators, and limit the
+/// blocks of each with [`CclConfig::max_blocks`]: by default the first one reserves most of a large GPU.
 #[derive(Debug)]
 pub struct Communicator {
     world: World,
@@ -94,29 +93,29 @@ pub struct Communicator {
     pipes: Pipes,
     config: CclConfig,
     limits: Limits,
-    /// What was measured on devices of this kind.
+    /// Measured algorithms of this kind of device.
     table: Option<Arc<Table>>,
     units: Units,
     events: Arc<EventPool>,
-    /// For reports.
+    /// Name in reports.
     name: Arc<str>,
     launches: u64,
     message_launches: u64,
     checking: Option<Checking>,
-    /// Where streams meet around copies by engine.
-    meeting: Option<StreamBarrier>,
-    /// Where members are on several machines: the way of all calls then.
-    crossing: Option<Crossing>,
+    /// The barrier of streams around copies by engine.
+    stream_barrier: Option<StreamBarrier>,
+    /// Present if members are on several nodes. All calls are internode calls then.
+    internode: Option<Internode>,
 }
 
 impl Communicator {
-    /// Makes a communicator: compares the configuration among the members, allocates the channels' memory in the symmetric heap,
-    /// loads the kernels that move bytes, and takes a share of the device for its blocks, all of which wait for peers.
-    /// Collective over `group`. Where members are on several machines all calls go between them as `across` in the configuration says; sends
-    /// and receives, comparisons of calls, and algorithms that were asked for are errors there.
+    /// Constructs a communicator. Collective over `group`. Compares the configuration between members, allocates memory in the symmetric
+    /// heap, loads the kernels that move bytes, and reserves resident blocks of the device, because all blocks of a collective wait for
+    /// peers. With members on several nodes all collectives are internode, in the form that [`CclConfig::across`] selects. Sends and
+    /// receives, [`Check::Fingerprint`] and intranode algorithms are errors there.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Unmapped`], configurations that differ, heap exhaustion, a device that is taken, compiler
+    /// [`Error::Config`], [`Error::Unmapped`], different configurations, an exhausted heap, too few free blocks on the device, compiler
     /// errors. A failure on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: CclConfig) -> Result<Self> {
         config.check()?;
@@ -130,7 +129,7 @@ impl Communicator {
         ));
         let speeds = speeds(world, &config);
         fields.push(("links".to_owned(), LinkSettings::from(speeds).to_string()));
-        // What plans depend on: devices of one kind, whole or in parts, may differ in it.
+        // Inputs of plans. They can differ between devices of one kind, whole or partitioned.
         let limits = threads(world);
         fields.push((
             "threads of a block".to_owned(),
@@ -141,10 +140,10 @@ impl Communicator {
         world.compare(group, "ccl configuration", fields)?;
         agree(world, group, "ccl plan", &prepared)?;
         let (units, permit) = prepared?;
-        // Members may have got unequal shares; the smallest fits all.
-        let said = world.exchange(group, "ccl channels", &permit.blocks().to_le_bytes())?;
+        // Members can get different numbers of blocks; all use the smallest.
+        let reports = world.exchange(group, "ccl channels", &permit.blocks().to_le_bytes())?;
         let mut channels = permit.blocks();
-        for (bytes, rank) in said.iter().zip(group.members()) {
+        for (bytes, rank) in reports.iter().zip(group.members()) {
             let count = bytes.as_slice().try_into().map_err(|_| anabranch_shmem::Error::Malformed {
                 step: "ccl channels".to_owned(),
                 rank: *rank,
@@ -159,8 +158,8 @@ impl Communicator {
         let Layouts { comm: layout, pipes: pipe_layout, links, end } = layouts;
         let mut memory = world.allocate(group, end, ALIGNMENT, "ccl channels")?;
         let links = links.map(|layout| layout.links(team.view(), &memory, OPERATION.0));
-        let crossing =
-            nodes.zip(links).map(|(nodes, links)| Crossing::new(nodes, links, config.across, speeds));
+        let internode =
+            nodes.zip(links).map(|(nodes, links)| Internode::new(nodes, links, config.across, speeds));
         let pipes = pipe_layout.pipes(team.view(), &memory, MESSAGE_OPERATION.0);
         let comm = layout.comm(team.view(), &memory, OPERATION.0);
         team.hold(permit);
@@ -176,7 +175,8 @@ impl Communicator {
             }
             _ => None,
         };
-        let meeting = if by_stream(&team, config.meetings) { Some(team.stream_barrier()?) } else { None };
+        let stream_barrier =
+            if by_stream(&team, config.barriers) { Some(team.stream_barrier()?) } else { None };
         let name = world.name_in_group("communicator", group).into();
         let (world, events) = (world.clone(), Arc::default());
         Ok(Self {
@@ -195,8 +195,8 @@ impl Communicator {
             launches: 0,
             message_launches: 0,
             checking,
-            meeting,
-            crossing,
+            stream_barrier,
+            internode,
         })
     }
 
@@ -204,12 +204,12 @@ impl Communicator {
         world: &World,
         group: &Group,
         config: &CclConfig,
-        is_crossing: bool,
+        is_internode: bool,
     ) -> Result<(Units, anabranch_shmem::ResidencyPermit)> {
         let device = world.device();
-        // The kernel of most blocks.
-        let unit = if is_crossing { kernels::NETWORK_MOVE.unit() } else { kernels::MOVE_DIRECT.unit() };
-        let local = if is_crossing {
+        // The kernel with the most blocks.
+        let unit = if is_internode { kernels::NETWORK_MOVE.unit() } else { kernels::MOVE_DIRECT.unit() };
+        let local = if is_internode {
             LinkLayout::local_bytes(group.size())
         } else {
             local_bytes(group.size()).max(PIPE_LOCAL_BYTES)
@@ -217,22 +217,22 @@ impl Communicator {
         let limit =
             (device.properties().shared_memory_per_block() as u32).saturating_sub(LOCAL_RESERVED_BYTES);
         if local > limit {
-            let allowed = "as many members as have their addresses in a block's local memory";
+            let allowed = "groups whose addresses fit into the local memory of a block";
             return Err(Error::Config { field: "the group's size", given: u64::from(group.size()), allowed });
         }
         let loaded = world.jit().load(device, &kernels::spec_in(world, unit, DataType::U8))?;
         let limits = threads(world);
         let most_threads = limits.packet_threads.max(limits.bulk_threads);
         let local = local + LOCAL_RESERVED_BYTES;
-        let resident = if is_crossing {
+        let resident = if is_internode {
             world.max_resident_blocks(loaded.get(kernels::NETWORK_MOVE)?.raw(), most_threads, local)?
         } else {
             world.max_resident_blocks(loaded.get(kernels::MOVE_DIRECT)?.raw(), most_threads, local)?
         };
-        let wanted = wanted_channels(world, group.size(), config, is_crossing);
+        let wanted = wanted_channels(world, group.size(), config, is_internode);
         let mut units = Units::from([(key(unit, DataType::U8), loaded)]);
         if config.check == Check::Fingerprint {
-            // Its one block runs before a call's kernel, never beside it: their share of the device is one.
+            // Its one block runs before the kernel of a call, never beside it: both use one reservation.
             let unit = kernels::FINGERPRINT.unit();
             let loaded = world.jit().load(device, &kernels::spec(unit, DataType::U8))?;
             loaded.get(kernels::FINGERPRINT)?;
@@ -241,12 +241,12 @@ impl Communicator {
         Ok((units, world.reserve_residency_up_to(1, wanted, resident)?))
     }
 
-    /// Bytes of the symmetric heap that its channels, staging and pipes take.
+    /// Bytes of the symmetric heap that channels, staging and pipes take on each member.
     pub fn heap_bytes(&self) -> u64 {
         self.memory.bytes()
     }
 
-    /// What reports call it: its number among the communicators of its group, and the group's ranks (`communicator 2 of ranks 0, 1`).
+    /// Name in reports: its number among the communicators of its group, and the ranks (`communicator 2 of ranks 0, 1`).
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -271,62 +271,69 @@ impl Communicator {
         &self.world
     }
 
-    /// What it was made with.
+    /// The configuration.
     pub fn config(&self) -> &CclConfig {
         &self.config
     }
 
-    /// The most blocks of a launch.
+    /// The most blocks of a launch. Equal on all members.
     pub fn channels(&self) -> u32 {
         self.limits.channels
     }
 
-    /// What plans depend on besides the call.
+    /// The inputs of plans besides the call.
     pub const fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// What was measured on devices of this kind, where it was.
+    /// The table of measured algorithms; `None` if there is none for this device.
     pub fn table(&self) -> Option<&Table> {
         self.table.as_deref()
     }
 
-    /// What would be done for a call of this shape.
+    /// The plan of a call of this shape with the configured algorithm. Not collective; launches nothing.
     ///
     /// # Errors
-    /// [`Error::Algorithm`] when the algorithm that the configuration asks for cannot do it.
+    /// [`Error::Algorithm`] if the configured algorithm cannot run the call; [`Error::Unmapped`] for sends and receives between nodes.
     pub fn explain(&self, shape: &Shape) -> Result<Plan> {
         self.explain_as(shape, Choice { algorithm: self.config.algorithm, ..Choice::default() })
     }
 
-    /// What would be done for a call of this shape with this choice in place of the configuration's, as with [`Self::prepare_as`].
+    /// The plan of a call of this shape with `choice` instead of the configured algorithm, as [`Self::prepare_as`] makes it. Not
+    /// collective; launches nothing.
     ///
     /// # Errors
-    /// [`Error::Algorithm`] when the algorithm that was chosen cannot do it here, [`Error::Unmapped`] for messages between machines,
-    /// [`Error::Config`] for blocks that are not within 1 and [`Self::channels`].
+    /// [`Error::Algorithm`] if the chosen algorithm cannot run the call; [`Error::Unmapped`] for sends and receives between nodes;
+    /// [`Error::Config`] for blocks outside 1 to [`Self::channels`].
     pub fn explain_as(&self, shape: &Shape, choice: Choice) -> Result<Plan> {
-        match &self.crossing {
-            Some(crossing) if shape.collective == Collective::SendReceive => Err(crossing.refuse_messages()),
-            Some(crossing) => crossing.plan(shape, &self.limits, choice),
+        match &self.internode {
+            Some(internode) if shape.collective == Collective::SendReceive => {
+                Err(internode.refuse_messages())
+            }
+            Some(internode) => internode.plan(shape, &self.limits, choice),
             None => Plan::chosen(shape, &self.limits, self.table.as_deref(), choice),
         }
     }
 
-    /// Whether members are on several machines, so that all calls go by [`Algorithm::NetworkDirect`](crate::Algorithm::NetworkDirect) or
-    /// [`Algorithm::NetworkByNode`](crate::Algorithm::NetworkByNode), and messages do not exist.
-    pub const fn is_across_machines(&self) -> bool {
-        self.crossing.is_some()
+    /// Whether members are on several nodes. All calls then use [`Algorithm::NetworkDirect`](crate::Algorithm::NetworkDirect) or
+    /// [`Algorithm::NetworkByNode`](crate::Algorithm::NetworkByNode), and sends and receives are errors.
+    pub const fn is_internode(&self) -> bool {
+        self.internode.is_some()
     }
 
-    /// Puts a prepared call on the stream: one kernel, or by [`Algorithm::CopyEngine`](crate::Algorithm::CopyEngine) kernels that meet and copies on streams that fork from
-    /// it and join it again; with [`Check::Fingerprint`] a kernel before a collective's. Every member
-    /// launches the same collectives in the same order, and the two of a pair their messages. May be captured into a graph, which
-    /// all members replay in the same order with each other and with other launches of this communicator; whoever replays it
-    /// keeps that order, and keeps the tensors. A list that a captured launch reads stays as long as the communicator. Where streams meet
-    /// ([`Meetings`]), all members launch a call by copy engine, or all replay it.
+    /// Enqueues a prepared call on `stream` and returns without waiting: one kernel; with
+    /// [`Algorithm::CopyEngine`](crate::Algorithm::CopyEngine) barriers, and copies on streams that fork from `stream` and join it; with
+    /// [`Check::Fingerprint`] one kernel more before a collective. Every member launches the same collectives in the same order, and the
+    /// two members of a pair their messages.
+    ///
+    /// The launch may be captured into a graph. All members replay the graph in the same order relative to each other and to other launches
+    /// of this communicator. The caller keeps that order, and keeps the tensors as long as the graph is replayed. The communicator keeps
+    /// lists that captured launches read. With barriers of streams ([`BarrierMode::Stream`]), either all members launch a call by copy
+    /// engine directly, or all replay it.
     ///
     /// # Errors
-    /// [`Error::Foreign`]; what made the world fail, [`Error::Mismatch`] where calls are compared and differed; the launch's.
+    /// [`Error::Foreign`] for a prepared call of another communicator; the failure of the world; [`Error::Mismatch`] if calls are compared
+    /// and differ; errors of the launch. After an error of the world or the launch the communicator is unusable.
     pub fn launch(&mut self, prepared: &Prepared, stream: &Stream) -> Result<Work> {
         if prepared.comm != self.comm.channels {
             return Err(Error::Foreign { what: "a prepared call" });
@@ -343,11 +350,11 @@ impl Communicator {
                 checking.launch(arguments, stream)?;
             }
             for (number, step) in prepared.steps.iter().enumerate() {
-                // SAFETY: the channels' memory and the tensors in the heap are tracked as used; other tensors' callers promised that
-                // they stay (`Tensor::local`, `Tensor::registered`).
-                let enqueued = unsafe { step.enqueue(&self.team, self.meeting.as_mut(), stream) };
+                // SAFETY: the memory of the channels and the tensors in the heap are tracked as used. The constructors of other tensors
+                // require that they stay allocated (`Tensor::local`, `Tensor::registered`).
+                let enqueued = unsafe { step.enqueue(&self.team, self.stream_barrier.as_mut(), stream) };
                 if let Err(error) = enqueued {
-                    // Peers would take the next call's meeting for the last of this one.
+                    // Peers would mistake the barrier of the next call for the last one of this call.
                     if number > 0 && !stream.is_capturing().unwrap_or(false) {
                         let why = format!("{} broke off at step {number}: {error}", prepared.description);
                         self.world.poison(&why);
@@ -362,7 +369,7 @@ impl Communicator {
             None => error.into(),
         })?;
         Work::record(&event, stream)?;
-        // Members agree on the number of collectives only.
+        // Only collectives have the same number on all members.
         let is_message = prepared.shape.collective == Collective::SendReceive;
         let launches = if is_message { &mut self.message_launches } else { &mut self.launches };
         *launches += 1;
@@ -376,11 +383,11 @@ impl Communicator {
         Ok(Work::new(&self.world, event, (sequence, noted), &prepared.description, checker))
     }
 
-    /// [`Self::prepare`], then [`Self::launch`]. The first call of a collective and type loads its kernels, which a capture does not
-    /// allow: prepare it before.
+    /// [`Self::prepare`], then [`Self::launch`]. The first call of a collective and element type loads its kernels, which a capture does
+    /// not allow: prepare the call before.
     ///
     /// # Errors
-    /// Those of both.
+    /// As [`Self::prepare`] and [`Self::launch`].
     pub fn run(&mut self, call: &Call<'_>, stream: &Stream) -> Result<Work> {
         let prepared = self.prepare(call)?;
         self.launch(&prepared, stream)
@@ -389,61 +396,61 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // Kernels of a call across machines end when their chunks are in slots, taken or not: NICs may still read and write the slots and
-        // counters of this rank and of its peers, which must not be anybody else's before.
-        if self.crossing.is_some()
+        // Kernels of an internode call end when their chunks are in slots, received or not. NICs may still access the slots and counters of
+        // this rank and of its peers, which must not be freed before.
+        if self.internode.is_some()
             && let Err(error) = self.team.complete_by_nic(&[self.memory.usage()])
-            // To leave completes what was put, with all ranks.
+            // `leave` completes all puts, with all ranks.
             && !matches!(error, anabranch_shmem::Error::Left)
         {
-            tracing::warn!(%error, "what a communicator has put to other machines may still be under way while it is dropped");
+            tracing::warn!(%error, "internode puts of a communicator may still be in flight while it is dropped");
         }
-        // Kernels in flight run code of these units.
+        // Kernels in flight use the code of these units.
         for (_, unit) in std::mem::take(&mut self.units) {
             self.team.hold(unit);
         }
-        // Streams may still wait in it, watched.
-        if let Some(meeting) = self.meeting.take() {
-            self.team.hold(meeting);
+        // Streams may still wait in it.
+        if let Some(barrier) = self.stream_barrier.take() {
+            self.team.hold(barrier);
         }
     }
 }
 
-/// Whether members meet by their streams around copies by engine, which all members that are mapped can.
-fn by_stream(team: &Team, meetings: Meetings) -> bool {
+/// Whether streams do the barriers around copies by engine. All members with mapped memory support it.
+fn by_stream(team: &Team, barriers: BarrierMode) -> bool {
     let world = team.world();
-    match meetings {
-        Meetings::Auto => {
+    match barriers {
+        BarrierMode::Auto => {
             let is_nvidia = world.device().runtime().kind() == RuntimeKind::Nvidia;
             is_nvidia && team.is_mapped() && world.has_stream_barriers()
         }
-        Meetings::Kernel => false,
-        Meetings::Stream => true,
+        BarrierMode::Kernel => false,
+        BarrierMode::Stream => true,
     }
 }
 
-/// The table for the world's device; that there is none is said once.
+/// The embedded table for the device. Warns once per process if there is none.
 fn known_table(world: &World) -> Option<Arc<Table>> {
-    static SAID: Once = Once::new();
+    static WARNED: Once = Once::new();
     let device = world.device().name();
     let table = Table::embedded(&device);
     if table.is_none() {
-        SAID.call_once(|| {
+        WARNED.call_once(|| {
             tracing::warn!(
-                "no collectives were measured on {device:?}: algorithms are chosen as on other machines. `anabranch tune` measures \
-                 and writes a table, which ccl.table names"
+                "no measured algorithms of collectives for {device:?}: thresholds measured on other devices are used. `anabranch tune` \
+                 measures and writes a table for ccl.table"
             );
         });
     }
     table
 }
 
-/// Ends a step that each member does for itself: its own error where it failed, an error that names the first such member
-/// elsewhere.
+/// Ends a step that each member runs by itself. Returns an error that names the first failed member, but `Ok` on members where `outcome` is
+/// an error, which the caller returns.
 pub(crate) fn agree<T>(world: &World, group: &Group, step: &str, outcome: &Result<T>) -> Result<()> {
     let failure = outcome.as_ref().err().map(|error| error as &(dyn std::error::Error + 'static));
     match world.agree_outcome(group, step, failure) {
-        Err(_) if outcome.is_err() => Ok(()), // the caller returns its own, which says more
+        Err(_) if outcome.is_err() => Ok(()),
         agreed => Ok(agreed?),
     }
 }

@@ -1,4 +1,4 @@
-//! What a communicator is made with.
+//! Configuration of communicators.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,33 +9,32 @@ use anabranch_shmem::MAX_COPY_STREAMS;
 use serde::{Deserialize, Serialize};
 
 use crate::device::channel::{LEAST_STAGING, MOST_BLOCKS};
-use crate::plan::tuning::Table;
+use crate::planner::tuning::Table;
 use crate::types::{Algorithm, Error, Result};
 
-/// What is checked at every call beside what each member can see by itself: for finding out why a program hangs.
+/// Checks of every call beyond the local ones, to find out why a program hangs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Check {
-    /// Nothing. A call that not all members make alike hangs up to the operation's deadline, or gives wrong results.
+    /// No check. If members make different calls, they hang until the deadline of the operation, or get wrong results.
     #[default]
     Off,
-    /// All members' calls are compared on the devices before their data moves, also in replayed graphs; a difference is
-    /// [`Error::Mismatch`] on all members, with both calls. Launches of the communicator that overlap are reported, too. Costs a
-    /// kernel of one block and a meeting of all members for each call: about as much as a barrier.
+    /// Compares the calls of all members on the devices before their data moves, also in replayed graphs. A difference is
+    /// [`Error::Mismatch`] on all members, with both calls. Overlapping launches of the communicator are reported, too. Costs a kernel of
+    /// one block and a barrier per call. Only for groups on one node.
     ///
-    /// Calls carry a number, also those that are captured: all members capture the same ones, and replay what they captured. Of
-    /// [`Call::AllGatherMany`](crate::Call::AllGatherMany) the list is compared: how many tensors, and of each, in their order,
-    /// type, count and, where peers write it, the output's place. Sends and receives are not compared: others have no part in
-    /// them.
+    /// Calls are numbered, also in captures: all members capture the same calls and replay what they captured. Of
+    /// [`Call::AllGatherMany`](crate::Call::AllGatherMany) the list is compared: the number of tensors, and the type, the count and, if
+    /// peers write it, the output offset of each tensor in order. Sends and receives are not compared.
     Fingerprint,
 }
 
 impl Check {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 2] = [Self::Off, Self::Fingerprint];
 
-    /// Its name in configurations.
+    /// Name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -50,11 +49,11 @@ impl fmt::Display for Check {
     }
 }
 
-/// A word that names no check.
+/// The text names no check.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is no check; allowed are {}", Check::ALL.map(Check::name).join(", "))]
 pub struct UnknownCheck {
-    /// The word given.
+    /// The text.
     pub given: String,
 }
 
@@ -67,26 +66,27 @@ impl FromStr for Check {
     }
 }
 
-/// How members meet before and behind the copies of a collective by copy engine.
+/// What does the barriers before and after the copies of a collective by copy engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Meetings {
-    /// `Stream` on NVIDIA GPUs where all members are mapped, `Kernel` elsewhere.
+pub enum BarrierMode {
+    /// `Stream` on NVIDIA GPUs if all members are mapped, else `Kernel`.
     #[default]
     Auto,
-    /// By a kernel of one block each.
+    /// A kernel of one block.
     Kernel,
-    /// By the stream, which writes and waits for words: no compute unit is needed, so that a call goes on while another kernel has
-    /// all of them. All members launch such calls alike: in a capture, whose replays would bring old words, kernels meet.
+    /// The stream, which writes and waits for words in memory. It needs no compute unit, so that a call makes progress while another kernel
+    /// occupies all of them. All members launch such calls in the same way. In captures kernels do the barriers, because a replay would
+    /// repeat old words.
     Stream,
 }
 
-impl Meetings {
-    /// All of them.
+impl BarrierMode {
+    /// All values.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Kernel, Self::Stream];
 
-    /// Its name in configurations.
+    /// Name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -96,62 +96,63 @@ impl Meetings {
     }
 }
 
-/// The configuration of a communicator, as a value. Equal on all members.
+/// Configuration of a communicator. Equal on all members; [`Communicator::new`](crate::Communicator::new) compares it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CclConfig {
-    /// The algorithm of every call (`ccl.algorithm`); `None` chooses for each.
+    /// The algorithm of every call (`ccl.algorithm`). `None` selects one per call. A call that the algorithm cannot run is
+    /// [`Error::Algorithm`].
     pub algorithm: Option<Algorithm>,
-    /// The most blocks of a launch (`ccl.max_blocks`); 0 for as many as the device has multiprocessors, 128 at the most; where members are on
-    /// several machines 32, or fewer where the staging is too small for chunks that fill a NIC.
+    /// The most blocks of a launch (`ccl.max_blocks`), 0 to 1024. 0: the number of multiprocessors, at most 128; with members on several
+    /// nodes at most 32, or fewer if the staging is too small for chunks that fill a NIC.
     pub max_blocks: u32,
-    /// Bytes of the symmetric heap for staging (`ccl.staging_bytes`), shared by all blocks and members; 0 for an eighth of
-    /// the heap up to 512 MiB on a large GPU, and 4 MiB on a small device. `push` of messages that do not fit goes in steps.
+    /// Bytes of the symmetric heap for staging (`ccl.staging_bytes`), 0 or 4096 to 2^40, shared by all blocks and members. 0: an eighth of
+    /// the heap, at most 512 MiB, on a large GPU; 4 MiB on a small device. `push` handles larger messages in several steps.
     pub staging_bytes: u64,
-    /// Bytes of the symmetric heap for messages that are sent and not yet received (`ccl.pipe_bytes`), shared by all members; 0
-    /// for a 32nd of the heap up to 32 MiB on a large GPU, and 1 MiB on a small device.
+    /// Bytes of the symmetric heap for messages that are sent and not yet received (`ccl.pipe_bytes`), 0 or 4096 to 2^40, shared by all
+    /// members. 0: a 32nd of the heap, at most 32 MiB, on a large GPU; 1 MiB on a small device.
     pub pipe_bytes: u64,
-    /// Streams for the copies to each member by [`Algorithm::CopyEngine`] (`ccl.copy_streams`), at most [`MAX_COPY_STREAMS`]: one where each
-    /// member has a link of its own; more where one copy does not fill it (copies of less than half a MiB are never divided); 0 for one
-    /// stream for all other members, where one copy fills all that a rank can send. `None`:
-    /// [`Team::default_copy_streams`](anabranch_shmem::Team::default_copy_streams).
+    /// Streams per member for copies by [`Algorithm::CopyEngine`] (`ccl.copy_streams`), at most [`MAX_COPY_STREAMS`]: one if each member
+    /// has a link of its own; more if one copy does not fill it (copies below half a MiB are never split); 0 for one stream for all other
+    /// members, if one copy fills all links of a rank. `None`: [`Team::default_copy_streams`](anabranch_shmem::Team::default_copy_streams).
     pub copy_streams: Option<u32>,
-    /// How members meet around copies by engine (`ccl.meetings`).
-    pub meetings: Meetings,
-    /// What is checked at every call (`ccl.check`).
+    /// What does the barriers around copies by engine (`ccl.meetings`).
+    pub barriers: BarrierMode,
+    /// Checks of every call (`ccl.check`).
     pub check: Check,
-    /// Which way calls go where members are on several machines (`ccl.across`): [`Across::Auto`] by node where that can be done and bytes,
-    /// requests and hops are estimated to take less time so, at the speeds of `links`, directly otherwise; [`Across::Direct`] for any machines; [`Across::Node`] for machines of which one has two members at
-    /// least: sums only where the group's order goes machine by machine, and an all_to_all only with even counts. Other calls are an error.
+    /// The form of internode calls (`ccl.across`). [`Across::Direct`]: any nodes. [`Across::Node`]: nodes of which at least one has two
+    /// members; reductions only if the members of each node are contiguous in the group, all_to_all only with equal counts; other calls are
+    /// [`Error::Algorithm`]. [`Across::Auto`]: by node if that is possible and the cost model expects it to be faster at the speeds in
+    /// `links`, else direct.
     pub across: Across,
-    /// The machine of each member, in group order, in place of what the world says: for tests of what goes between machines. Which numbers
-    /// name them means nothing. `None` for those that the world's ranks are on.
-    pub machines: Option<Arc<[u32]>>,
-    /// Speeds of links (`[links]`), by which [`Across::Auto`] chooses and the sizes of chunks between machines; those of the device where
-    /// nothing is set.
+    /// The node of each member, in group order, as arbitrary numbers, instead of the nodes that the world reports. For tests of internode
+    /// calls. `None`: the nodes of the world.
+    pub nodes: Option<Arc<[u32]>>,
+    /// Link speeds (`[links]`), by which [`Across::Auto`] selects the form, and which set the size of internode chunks. Speeds that are not
+    /// set are those of the device.
     pub links: LinkSettings,
-    /// What was measured on machines of this kind (`ccl.table`); `None` for this crate's table of the device, if there is one.
+    /// Table of measured algorithms (`ccl.table`). `None`: the embedded table of the device, if there is one.
     pub table: Option<Arc<Table>>,
 }
 
 impl CclConfig {
-    /// The least that `staging_bytes` and `pipe_bytes` may be, bytes.
+    /// The smallest `staging_bytes` and `pipe_bytes` other than 0, in bytes.
     pub const LEAST_STAGING: u64 = LEAST_STAGING;
 
-    /// Forces an algorithm, or none.
+    /// Sets the algorithm of every call. `None` selects one per call.
     #[must_use]
     pub fn algorithm(mut self, algorithm: Option<Algorithm>) -> Self {
         self.algorithm = algorithm;
         self
     }
 
-    /// Switches checks on or off.
+    /// Sets the checks of every call.
     #[must_use]
     pub fn check_calls(mut self, check: Check) -> Self {
         self.check = check;
         self
     }
 
-    /// Everything that has to be equal on all members, as setting and value.
+    /// The fields that have to be equal on all members, as (key, value).
     pub fn fields(&self) -> Vec<(String, String)> {
         let algorithm = self.algorithm.map_or("auto", Algorithm::name);
         [
@@ -163,7 +164,7 @@ impl CclConfig {
                 "ccl.copy_streams",
                 self.copy_streams.map_or("the usual".to_owned(), |streams| streams.to_string()),
             ),
-            ("ccl.meetings", self.meetings.name().to_owned()),
+            ("ccl.meetings", self.barriers.name().to_owned()),
             ("ccl.check", self.check.to_string()),
             ("ccl.across", self.across.to_string()),
         ]
@@ -174,7 +175,7 @@ impl CclConfig {
     /// Checks every field.
     ///
     /// # Errors
-    /// [`Error::Config`].
+    /// [`Error::Config`] for a field out of range; [`Error::Links`] for an invalid link speed.
     pub fn check(&self) -> Result<()> {
         let refuse = |field, given, allowed| Err(Error::Config { field, given, allowed });
         if self.max_blocks > MOST_BLOCKS {

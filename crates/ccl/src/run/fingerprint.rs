@@ -1,7 +1,7 @@
-//! What all members have to say alike about a call, and what is said when they do not. Pure.
+//! The comparison of calls: fingerprints, and the mismatch between the calls of members. Pure.
 
 mod list;
-mod said;
+mod record;
 
 use anabranch_hip_jit::bytemuck;
 use anabranch_ranks::Group;
@@ -14,15 +14,15 @@ use crate::types::{
 use crate::call::Call;
 use crate::call::tensor::Tensor;
 use crate::device::args::{Fingerprint, NOTHING};
-use crate::lower::Plan;
 use crate::lower::recipes::reached_by_peers;
+use crate::plan::Plan;
 
-pub(crate) use said::Said;
+pub(crate) use record::CallRecord;
 
-/// Words of a fingerprint.
+/// 64-bit words of a fingerprint.
 pub(crate) const WORDS: usize = size_of::<Fingerprint>() / 8;
 
-/// What each word says, in the order of the struct.
+/// The names of the words, in the order of the struct.
 const FIELDS: [&str; WORDS] = [
     "the number of the call",
     "the collective",
@@ -31,22 +31,22 @@ const FIELDS: [&str; WORDS] = [
     "the scalar",
     "the count",
     "the root",
-    "whether counts are given for each member",
-    "where the input is",
+    "whether counts are given per member",
+    "the memory of the input",
     "the registration of the input",
     "the offset of the input",
-    "where the output is",
+    "the memory of the output",
     "the registration of the output",
     "the offset of the output",
     "the algorithm",
     "the number of blocks",
-    "whether it goes in phases",
+    "whether it has phases",
     "the number of tensors",
     "the list of tensors",
 ];
 
 impl Fingerprint {
-    /// The fingerprint of a call that was planned; its number is left open.
+    /// The fingerprint of a planned call. Its sequence number is 0 until the launch.
     pub(crate) fn new(call: &Call<'_>, shape: &Shape, plan: &Plan) -> Self {
         let (output, input) = call.tensors();
         let (inputs_are_read, outputs_are_written) = reached_by_peers(shape, plan.algorithm);
@@ -82,7 +82,7 @@ impl Fingerprint {
         bytemuck::cast(*self)
     }
 
-    /// What a word means, in words.
+    /// The value of a word, as text.
     fn value(&self, field: usize) -> String {
         let word = self.words()[field];
         let named = |name: Option<&'static str>| name.map_or_else(|| format!("{word:#x}"), str::to_owned);
@@ -121,14 +121,14 @@ fn from<T: Copy>(all: &[T], word: u64) -> Option<T> {
 }
 
 impl Mismatch {
-    /// The first difference among the calls of all members, given in group order.
-    pub(crate) fn find(group: &Group, said: &[Said]) -> Option<Self> {
+    /// The first difference between the calls of all members, given in group order.
+    pub(crate) fn find(group: &Group, records: &[CallRecord]) -> Option<Self> {
         let global = |index: usize| group.members().get(index).copied();
-        let splits = first_split(said).and_then(|(from, to, sent, expected)| {
+        let splits = first_split(records).and_then(|(from, to, sent, expected)| {
             Some((from, to, SplitMismatch { from: global(from)?, sent, to: global(to)?, expected }))
         });
-        let (odd, usual) = odd_one_out(said).or_else(|| splits.map(|(from, to, _)| (from, to)))?;
-        let (one, other) = (said.get(odd)?, said.get(usual)?);
+        let (odd, usual) = odd_one_out(records).or_else(|| splits.map(|(from, to, _)| (from, to)))?;
+        let (one, other) = (records.get(odd)?, records.get(usual)?);
         let (call, other_call) = (&one.fingerprint, &other.fingerprint);
         let fields = FIELDS.into_iter().zip(call.words().into_iter().zip(other_call.words())).enumerate();
         let differences =
@@ -149,9 +149,9 @@ impl Mismatch {
     }
 }
 
-/// The first member whose fingerprint is not the most frequent one, and the first with that one.
-fn odd_one_out(said: &[Said]) -> Option<(usize, usize)> {
-    let words: Vec<_> = said.iter().map(|said| said.fingerprint.words()).collect();
+/// The first member without the most frequent fingerprint, and the first member with it.
+fn odd_one_out(records: &[CallRecord]) -> Option<(usize, usize)> {
+    let words: Vec<_> = records.iter().map(|record| record.fingerprint.words()).collect();
     let (mut usual, mut most) = (0, 0);
     for (index, one) in words.iter().enumerate() {
         let count = words.iter().filter(|other| *other == one).count();
@@ -163,13 +163,13 @@ fn odd_one_out(said: &[Said]) -> Option<(usize, usize)> {
     words.iter().position(|one| one != right).map(|odd| (odd, usual))
 }
 
-/// The first pair, sender first, whose splits do not fit: both places, what is sent, what is expected.
-fn first_split(said: &[Said]) -> Option<(usize, usize, u64, u64)> {
-    if said.iter().any(|said| said.fingerprint.uneven == 0) {
+/// The first pair whose splits do not match: (sender, receiver, elements sent, elements expected).
+fn first_split(records: &[CallRecord]) -> Option<(usize, usize, u64, u64)> {
+    if records.iter().any(|record| record.fingerprint.uneven == 0) {
         return None;
     }
-    let pairs = (0..said.len()).flat_map(|from| (0..said.len()).map(move |to| (from, to)));
-    let at = |whose: usize, with: usize| said.get(whose).and_then(|said| said.splits.get(with));
+    let pairs = (0..records.len()).flat_map(|from| (0..records.len()).map(move |to| (from, to)));
+    let at = |whose: usize, with: usize| records.get(whose).and_then(|record| record.splits.get(with));
     pairs
         .filter_map(|(from, to)| Some((from, to, at(from, to)?.sent, at(to, from)?.expected)))
         .find(|(_, _, sent, expected)| sent != expected)

@@ -1,4 +1,4 @@
-//! Calls of a communicator whose members are on several machines: which form each takes, and what its kernel gets.
+//! Internode calls of a communicator: the plan of each, and the arguments of its kernel.
 
 use anabranch_hip::DeviceAddress;
 use anabranch_hip_jit::DevicePointer;
@@ -9,41 +9,42 @@ use anabranch_shmem::{Team, TeamTable, World};
 use crate::call::Call;
 use crate::call::tensor::Tensor;
 use crate::device::args::{Links, NetworkArgs, Reduction};
-use crate::lower::{Counts, Plan, reduction};
+use crate::lower::{Counts, reduction};
 use crate::network::form::{piece_bytes_of, plan_of, steps_of};
 use crate::network::lower::{Listed, Tensors, list};
-use crate::plan::{Choice, Limits};
+use crate::plan::{Choice, Limits, Plan};
 use crate::run::config::{CclConfig, Check};
 use crate::types::{Algorithm, Error, Result, Shape};
 
-/// What a communicator knows of its machines.
+/// State of a communicator whose members are on several nodes: the topology, the links in its heap memory, and the inputs of the choice
+/// between direct and by node.
 #[derive(Debug)]
-pub(crate) struct Crossing {
+pub(crate) struct Internode {
     nodes: Nodes,
     links: Links,
     across: Across,
     speeds: LinkSpeeds,
 }
 
-/// One call, or one tensor of several that are gathered, as its kernel gets it but for where the table lies.
+/// A call, or one tensor of several, lowered. The address of its table of steps is still open.
 struct Lowered {
     listed: Listed,
     reduction: Reduction,
     piece_bytes: u64,
 }
 
-/// The machines of a group, where there are several; `None` where all members map each other's memory. Collective over the group.
+/// The nodes of a group if there are several; `None` if all members map the memory of each other. Collective over the group.
 ///
 /// # Errors
-/// [`Error::Config`] for machines that are not as many as members; what the configuration asks for and several machines do not have; what
-/// made the world fail.
+/// [`Error::Config`] if the configured nodes are not one per member; [`Error::Unmapped`] for configured features that need one node; the
+/// failure of the world.
 pub(crate) fn nodes_of(world: &World, group: &Group, config: &CclConfig) -> Result<Option<Nodes>> {
-    let mine: Vec<u32> = match &config.machines {
-        Some(machines) if machines.len() != group.size() as usize => {
+    let mine: Vec<u32> = match &config.nodes {
+        Some(given) if given.len() != group.size() as usize => {
             let allowed = "one for each member";
-            return Err(Error::Config { field: "machines", given: machines.len() as u64, allowed });
+            return Err(Error::Config { field: "nodes", given: given.len() as u64, allowed });
         }
-        Some(machines) => machines.to_vec(),
+        Some(given) => given.to_vec(),
         None => {
             let nodes = world.nodes_of(group)?;
             #[expect(clippy::expect_used, reason = "nodes list every member of the group")]
@@ -56,30 +57,30 @@ pub(crate) fn nodes_of(world: &World, group: &Group, config: &CclConfig) -> Resu
         let global = group.members().get(*member as usize);
         global.is_some_and(|rank| world.peer_base(*rank).is_some())
     };
-    // A member of one's own machine that is reached through a NIC all the same makes each a machine of its own, for all members.
+    // If any member reaches another member of its node only through a NIC, every member becomes a node of its own, on all members.
     let whole = (0..group.size()).filter(is_here).all(|member| mapped(&member));
-    let said = world.exchange(group, "ccl machines", &[u8::from(whole)])?;
-    let are_whole = said.iter().all(|bytes| bytes.as_slice() == [1]);
+    let reports = world.exchange(group, "ccl nodes", &[u8::from(whole)])?;
+    let are_whole = reports.iter().all(|bytes| bytes.as_slice() == [1]);
     let nodes = Nodes::new(&if are_whole { mine } else { (0..group.size()).collect() });
     let several = Some(nodes).filter(|nodes| nodes.count() > 1);
     if let Some(nodes) = &several
         && config.check == Check::Fingerprint
     {
-        let instead = "set ccl.check to off, or find the mistake on one machine";
+        let instead = "set ccl.check to off, or check on one node";
         let what = "ccl.check = \"fingerprint\"";
-        return Err(Error::Unmapped { what, machines: nodes.count(), instead });
+        return Err(Error::Unmapped { what, nodes: nodes.count(), instead });
     }
     Ok(several)
 }
 
-impl Crossing {
+impl Internode {
     pub(crate) fn new(nodes: Nodes, links: Links, across: Across, speeds: LinkSpeeds) -> Self {
         Self { nodes, links, across, speeds }
     }
 
-    /// For what several machines do not have.
+    /// The error for features that need one node.
     pub(crate) fn refuse(&self, what: &'static str, instead: &'static str) -> Error {
-        Error::Unmapped { what, machines: self.nodes.count(), instead }
+        Error::Unmapped { what, nodes: self.nodes.count(), instead }
     }
 
     pub(crate) fn refuse_messages(&self) -> Error {
@@ -89,8 +90,8 @@ impl Crossing {
     /// The plan of a call.
     ///
     /// # Errors
-    /// [`Error::Algorithm`] for an algorithm that was asked for, and for a form that these machines or the call do not have;
-    /// [`Error::Config`] for blocks that are not within 1 and the channels.
+    /// [`Error::Algorithm`] for a requested intranode algorithm, and for a form that the nodes or the call do not allow; [`Error::Config`]
+    /// for blocks outside 1 to the number of channels.
     pub(crate) fn plan(&self, shape: &Shape, limits: &Limits, choice: Choice) -> Result<Plan> {
         let (across, algorithm) = match choice.algorithm {
             Some(Algorithm::NetworkDirect) => (Across::Direct, None),
@@ -118,10 +119,10 @@ impl Crossing {
         Ok(Lowered { listed, reduction, piece_bytes })
     }
 
-    /// The arguments of a call's launches: one, or of many tensors gathered one for each; and what they point to, where they do.
+    /// The arguments of the launches of a call, one per tensor of a list, and the table in device memory that they point to, if any.
     ///
     /// # Errors
-    /// [`Error::Unmapped`] for messages; device memory for the steps; [`Error::Foreign`].
+    /// [`Error::Unmapped`] for sends and receives; allocation of device memory for the steps; [`Error::Foreign`].
     pub(crate) fn arguments(
         &self,
         team: &Team,

@@ -1,4 +1,4 @@
-//! Communicators: their memory, the calls that they prepare and launch, and the work that comes back.
+//! Communicators: their memory, prepared calls, launches, and the returned work.
 
 mod checker;
 mod communicator;
@@ -12,6 +12,6 @@ mod work;
 
 pub use checker::CHECK_OPERATION;
 pub use communicator::{Communicator, MESSAGE_OPERATION, OPERATION};
-pub use config::{CclConfig, Check, Meetings, UnknownCheck};
+pub use config::{BarrierMode, CclConfig, Check, UnknownCheck};
 pub use prepared::Prepared;
 pub use work::Work;

@@ -1,4 +1,4 @@
-//! A call that is ready to be launched.
+//! Prepared calls.
 
 use std::sync::Arc;
 
@@ -6,20 +6,20 @@ use anabranch_hip_jit::DevicePointer;
 use anabranch_shmem::{MemoryUse, TeamTable};
 
 use crate::device::args::{ChannelState, FingerprintArgs};
-use crate::lower::Plan;
+use crate::plan::Plan;
 use crate::run::steps::Step;
 use crate::types::{Algorithm, Shape};
 
-/// A call that was checked and planned: a launch of it costs little, allocates nothing and may be captured. Its tensors have
-/// to stay as long as it is launched.
+/// A checked and planned call. A launch of it allocates nothing and may be captured. Its tensors must stay allocated as long as it is
+/// launched.
 #[derive(Debug)]
 pub struct Prepared {
     pub(crate) plan: Plan,
     pub(crate) shape: Shape,
-    /// In the order of the stream.
+    /// The steps, in stream order.
     pub(crate) steps: Vec<Step>,
     pub(crate) comm: DevicePointer<ChannelState>,
-    /// What the arguments point to.
+    /// Device memory that the arguments point to.
     pub(crate) table: Option<Arc<TeamTable>>,
     pub(crate) uses: Vec<MemoryUse>,
     pub(crate) description: Arc<str>,
@@ -27,7 +27,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// How it is done.
+    /// The plan.
     pub const fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -42,18 +42,18 @@ impl Prepared {
         self.plan.blocks
     }
 
-    /// The call without its addresses.
+    /// The call without addresses.
     pub const fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// What runs, and how.
+    /// Description of the call and its plan, for logs and reports.
     pub fn describe(&self) -> &str {
         &self.description
     }
 }
 
-/// What runs, and how.
+/// Description of the call and its plan, for logs and reports.
 pub(crate) fn describe(shape: &Shape, plan: &Plan) -> String {
     let op = shape.op.map_or_else(String::new, |op| format!(" {}", op.name()));
     format!(

@@ -1,4 +1,4 @@
-//! A collective that was launched.
+//! Launched calls.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use anabranch_shmem::World;
 use crate::run::checker::Checker;
 use crate::types::{Error, Result};
 
-/// Events that are used again: making one for every launch would cost more than the launch.
+/// Reusable events. Creating an event costs more than a launch.
 #[derive(Debug, Default)]
 pub(crate) struct EventPool {
     free: Mutex<Vec<Event>>,
@@ -23,7 +23,7 @@ impl EventPool {
     }
 }
 
-/// An event that goes back when it is dropped. Streams that were told to wait for it wait for what it recorded before.
+/// An event that returns to the pool on drop. Streams that wait for it wait for what it recorded before.
 #[derive(Debug)]
 pub(crate) struct PooledEvent {
     pool: Arc<EventPool>,
@@ -38,15 +38,15 @@ impl Drop for PooledEvent {
     }
 }
 
-/// A collective on its stream. What follows there is behind it already; other streams are put behind it with
-/// [`Self::wait_on`], the host with [`Self::join`]. Dropping it cancels nothing.
+/// A launched call. Later work on its stream follows it. [`Self::wait_on`] makes another stream wait for it, [`Self::join`] the host.
+/// Dropping it does not cancel the call.
 #[derive(Debug)]
-#[must_use = "the work is under way: order a stream behind it, join it, or say `drop` where its stream's order is enough"]
+#[must_use = "the work is in flight: make a stream wait for it, join it, or `drop` it if the order of its stream is enough"]
 pub struct Work {
     world: World,
     event: PooledEvent,
     sequence: u64,
-    /// Its number in the world's notes.
+    /// Its number in the launch notes of the world.
     noted: u64,
     description: Arc<str>,
     checker: Option<Arc<Checker>>,
@@ -74,19 +74,19 @@ impl Work {
         event.event.as_ref().map_or(Ok(()), |event| Ok(stream.record(event)?))
     }
 
-    /// Makes everything that is put on `stream` from now on wait for the work. Does not wait itself.
+    /// Makes all later work on `stream` wait for this work. Does not block the host.
     ///
     /// # Errors
-    /// The runtime's.
+    /// Errors of the device runtime.
     pub fn wait_on(&self, stream: &Stream) -> Result<()> {
         self.event.event.as_ref().map_or(Ok(()), |event| Ok(stream.wait_event(event)?))
     }
 
-    /// Waits on the host until the work is done, but no longer than `timeout`. Not for captured work.
+    /// Blocks the host until the work is complete, at most for `timeout`. Not for captured work.
     ///
     /// # Errors
-    /// What made the world fail, with the peer that was missing; [`Error::Mismatch`] where calls are compared and differ;
-    /// [`anabranch_shmem::Error::StreamBusy`] after `timeout`, which changes nothing.
+    /// The failure of the world, with the missing peer; [`Error::Mismatch`] if calls are compared and differ;
+    /// [`anabranch_shmem::Error::StreamBusy`] after `timeout`, after which the work continues and can be joined again.
     pub fn join(&self, timeout: Duration) -> Result<()> {
         match &self.event.event {
             Some(event) => self.world.wait_within(event, timeout),
@@ -97,10 +97,10 @@ impl Work {
         Ok(())
     }
 
-    /// Whether the work is done.
+    /// Whether the work is complete. Does not block.
     ///
     /// # Errors
-    /// As [`Self::join`]; an error of the work itself.
+    /// As [`Self::join`], except the timeout; an error of the device.
     pub fn poll(&self) -> Result<bool> {
         self.world.check().map_err(|error| self.explain(error))?;
         let Some(event) = &self.event.event else { return Ok(true) };
@@ -111,13 +111,13 @@ impl Work {
         Ok(is_done)
     }
 
-    /// The number of this launch on its communicator, from 1. Collectives are counted for themselves, with the same number on
-    /// all members; sends and receives are counted for themselves, too.
+    /// Number of this launch on its communicator, from 1. Collectives are numbered equally on all members. Sends and receives have numbers
+    /// of their own.
     pub const fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// What runs, and how.
+    /// Description of the call and its plan, for logs and reports.
     pub fn describe(&self) -> &str {
         &self.description
     }

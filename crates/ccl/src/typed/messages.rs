@@ -1,5 +1,5 @@
-//! Messages between pairs of members, and many tensors at once: what takes part in a list has a type of its own each, so the list
-//! is of tensors whose types are values, made from typed ones.
+//! Sends and receives, and collectives on several tensors. Lists hold untyped [`Tensor`]s, made from typed ones, because the entries of a
+//! list can have different types.
 
 use anabranch_ranks::GroupRank;
 
@@ -11,13 +11,13 @@ use crate::run::{Communicator, Work};
 use crate::types::{Element, Result};
 
 impl<'a, T: Element> TypedTensor<'a, T> {
-    /// An entry for [`Communicator::all_gather_many`]: this tensor, `[members * count]`, gathers all members' `input`, `[count]`.
+    /// An entry for [`Communicator::all_gather_many`]: gathers `input`, `[count]`, of all members into this tensor, `[members * count]`.
     pub const fn gathering(self, input: Self) -> (Tensor<'a>, Tensor<'a>) {
         (self.untyped(), input.untyped())
     }
 }
 
-/// From typed tensors; what each does stands at the method of [`Communicator`] with its name.
+/// Constructors from typed tensors. The method of [`Communicator`] with the same name documents each.
 impl<'a> Call<'a> {
     /// [`Communicator::send`].
     pub const fn send<T: Element>(tensor: TypedTensor<'a, T>, to: GroupRank) -> Self {
@@ -30,16 +30,16 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Messages between the two members of a pair, who make matching calls, and the collective of many tensors. Errors are those of [`Communicator::run`].
+/// Sends and receives, for which only the two members of a pair make matching calls, and the collective of several tensors. Errors are
+/// those of [`Communicator::run`].
 impl Communicator {
-    /// Sends `tensor`, `[count]`, to a member, which receives as many bytes with [`Self::recv`] or [`Self::batch_isend_irecv`].
-    /// What is over when the work is, and when it waits for the receiver, stands at [`Call::Send`]: two members that first send
-    /// to each other belong into one batch. Only lengths in bytes are compared between the two; that the receiver's elements
-    /// are of the same type is for the callers to see to. `to` is torch's `group_dst`; `dst` goes through
+    /// Sends `tensor`, `[count]`, to member `to`, which receives as many bytes with [`Self::recv`] or [`Self::batch_isend_irecv`].
+    /// [`Call::Send`] states when the work is complete and when it waits for the receiver: two members that both send first need one batch.
+    /// The kernels compare lengths in bytes, not element types. `to` is `group_dst` of torch; convert `dst` with
     /// [`Root::from_dst`](anabranch_ranks::Root::from_dst).
     ///
     /// # Errors
-    /// [`Communicator::run`]'s. When lengths differ, the receiver's world fails with both.
+    /// As [`Communicator::run`]. If lengths differ, the world of the receiver fails with both lengths.
     #[doc(alias = "isend")]
     pub fn send<T: Element>(
         &mut self,
@@ -50,12 +50,11 @@ impl Communicator {
         self.run(&Call::send(tensor, to), options.stream)
     }
 
-    /// Receives a message from a member into `tensor`, `[count]`; over when it is there. `from` is torch's `group_src`; `src`
-    /// goes through [`Root::from_src`](anabranch_ranks::Root::from_src), and that there is none, which is torch's any source,
-    /// cannot be said.
+    /// Receives a message of member `from` into `tensor`, `[count]`. Complete when the tensor holds it. `from` is `group_src` of torch;
+    /// convert `src` with [`Root::from_src`](anabranch_ranks::Root::from_src). There is no any-source receive.
     ///
     /// # Errors
-    /// [`Communicator::run`]'s. When lengths differ, this world fails with both.
+    /// As [`Communicator::run`]. If lengths differ, this world fails with both lengths.
     #[doc(alias = "irecv")]
     #[doc(alias = "receive")]
     pub fn recv<T: Element>(
@@ -67,22 +66,23 @@ impl Communicator {
         self.run(&Call::recv(tensor, from), options.stream)
     }
 
-    /// Sends and receives that progress side by side in one launch, in whatever order they are listed, each made of a tensor by
-    /// [`PointToPoint::send`] or [`PointToPoint::receive`] and of a type of its own. Several to or from one member are matched in
-    /// their order; tensors to receive into overlap nothing.
+    /// Sends and receives that progress concurrently in one launch, in any order of the list. [`PointToPoint::send`] and
+    /// [`PointToPoint::receive`] make the entries, each with its own element type. Messages of one pair and direction are matched in list
+    /// order. Tensors to receive into overlap no other tensor.
     ///
     /// # Errors
-    /// [`Communicator::run`]'s. When lengths differ, the receiver's world fails with both.
+    /// As [`Communicator::run`]. If lengths differ, the world of the receiver fails with both lengths.
     #[doc(alias = "Batch")]
     pub fn batch_isend_irecv(&mut self, messages: &[PointToPoint<'_>], options: Options<'_>) -> Result<Work> {
         self.run(&Call::Batch(messages), options.stream)
     }
 
-    /// [`Self::all_gather`] of many tensors in one launch, as (output, input), each made by [`TypedTensor::gathering`] and of a
-    /// type of its own: one for each parameter of a sharded model. Each may be in place. Every member gives the same list.
+    /// [`Self::all_gather`] of several tensors in one launch, as (output, input), for example one per parameter of a sharded model.
+    /// [`TypedTensor::gathering`] makes the entries, each with its own element type. Each may be in place. Every member gives the same
+    /// list.
     ///
     /// # Errors
-    /// [`Communicator::run`]'s.
+    /// As [`Communicator::run`].
     #[doc(alias = "all_gather_coalesced")]
     pub fn all_gather_many(
         &mut self,

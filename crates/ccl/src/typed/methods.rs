@@ -7,7 +7,7 @@ use crate::call::Call;
 use crate::run::{Communicator, Work};
 use crate::types::{Element, ReduceOperator, Result};
 
-/// From typed tensors; what each does stands at the method of [`Communicator`] with its name.
+/// Constructors from typed tensors. The method of [`Communicator`] with the same name documents each.
 impl<'a> Call<'a> {
     /// [`Communicator::all_reduce`].
     pub fn all_reduce<T: Element>(tensor: TypedTensor<'a, T>, op: impl ReduceOperator<T>) -> Self {
@@ -105,16 +105,16 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Collectives with torch's names and order of arguments (see [`typed`](crate::typed)). Every member makes the same calls in the
-/// same order, with equal counts, operators, roots and kinds of location. All return as soon as one kernel is on the stream;
-/// their errors are those of [`Communicator::run`]. Wrong calls are refused before anything is launched; an error of the world or
-/// of the runtime leaves it open, and the communicator is of no more use then.
+/// Collectives with torch's names and order of arguments (see [`typed`](crate::typed)). Collective over the group: every member makes the
+/// same calls in the same order, with equal counts, operators, roots and kinds of memory. Tensors start at a multiple of the element size.
+/// A method returns when the work is enqueued on the stream of `options`, and does not wait. Errors are those of [`Communicator::run`]:
+/// invalid calls are refused before anything is launched; after an error of the world or the runtime the communicator is unusable.
 impl Communicator {
-    /// Every member's `tensor[i]` becomes the reduction of all members' `tensor[i]`: the same bits everywhere. In place; `tensor`
-    /// is `[count]`.
+    /// `tensor[i]` of every member becomes the reduction of `tensor[i]` of all members, with the same bits on all members. In place.
+    /// `tensor` is `[count]`.
     ///
     /// # Errors
-    /// [`Communicator::run`]'s.
+    /// As [`Communicator::run`].
     pub fn all_reduce<T: Element>(
         &mut self,
         tensor: TypedTensor<'_, T>,
@@ -124,10 +124,10 @@ impl Communicator {
         self.run(&Call::all_reduce(tensor, op), options.stream)
     }
 
-    /// [`Self::all_reduce`] out of place: `output` and `input` are `[count]`; the input stays as it is.
+    /// [`Self::all_reduce`] out of place: `output` and `input` are `[count]`. The input is not modified.
     ///
     /// # Errors
-    /// [`Communicator::run`]'s.
+    /// As [`Communicator::run`].
     pub fn all_reduce_into<T: Element>(
         &mut self,
         output: TypedTensor<'_, T>,
@@ -138,11 +138,11 @@ impl Communicator {
         self.run(&Call::all_reduce_into(output, input, op), options.stream)
     }
 
-    /// `output[i]` becomes the reduction of all members' `input[rank * count + i]`. `output` is `[count]`, `input`
-    /// `[members * count]`; in place the output is this rank's part of the input.
+    /// `output[i]` becomes the reduction of `input[rank * count + i]` of all members. `output` is `[count]`, `input` `[members * count]`.
+    /// In place, the output is the part of this rank in the input.
     ///
     /// # Errors
-    /// [`Communicator::run`]'s.
+    /// As [`Communicator::run`].
     #[doc(alias = "reduce_scatter_tensor")]
     pub fn reduce_scatter<T: Element>(
         &mut self,
@@ -154,11 +154,11 @@ impl Communicator {
         self.run(&Call::reduce_scatter(output, input, op), options.stream)
     }
 
-    /// `output[r * count + i]` becomes `input[i]` of member r. `output` is `[members * count]`, `input` `[count]`; in place the
-    /// input is this rank's part of the output ([`TypedTensor::narrow`]).
+    /// `output[r * count + i]` becomes `input[i]` of member r. `output` is `[members * count]`, `input` `[count]`. In place, the input is
+    /// the part of this rank in the output ([`TypedTensor::narrow`]).
     ///
     /// # Errors
-    /// [`Communicator::run`]'s.
+    /// As [`Communicator::run`].
     #[doc(alias = "all_gather_into_tensor")]
     pub fn all_gather<T: Element>(
         &mut self,
@@ -169,11 +169,11 @@ impl Communicator {
         self.run(&Call::all_gather(output, input), options.stream)
     }
 
-    /// [`Self::all_gather`] of inputs that differ in length: `counts[r]` elements of member r, in group order, equal on all
-    /// members. `output` is `[sum of counts]`, `input` `[counts[rank]]`.
+    /// [`Self::all_gather`] with inputs of different lengths: member r gives `counts[r]` elements. `counts` is in group order and equal on
+    /// all members. `output` is `[sum of counts]`, `input` `[counts[rank]]`. At most 64 members on one node.
     ///
     /// # Errors
-    /// [`Communicator::run`]'s.
+    /// As [`Communicator::run`].
     pub fn all_gather_uneven<T: Element>(
         &mut self,
         output: TypedTensor<'_, T>,
@@ -184,11 +184,11 @@ impl Communicator {
         self.run(&Call::all_gather_uneven(output, input, counts), options.stream)
     }
 
-    /// `output[r * part + i]` becomes `input[rank * part + i]` of member r, with `part = count / members`. `output` and `input`
-    /// are `[count]`, a multiple of the members, and do not overlap.
+    /// `output[r * part + i]` becomes `input[rank * part + i]` of member r, with `part = count / members`. `output` and `input` are
+    /// `[count]`, a multiple of the number of members, and do not overlap.
     ///
     /// # Errors
-    /// [`Communicator::run`]'s.
+    /// As [`Communicator::run`].
     pub fn all_to_all<T: Element>(
         &mut self,
         output: TypedTensor<'_, T>,
@@ -198,12 +198,12 @@ impl Communicator {
         self.run(&Call::all_to_all(output, input), options.stream)
     }
 
-    /// [`Self::all_to_all`] of parts that differ in length: `output_splits[r]` elements come from member r, `input_splits[r]`
-    /// go to it, one part after the other. What this rank sends to a member has to be what that member expects from it. Splits
-    /// count elements; torch's count rows of the first dimension, so multiply by the elements of a row.
+    /// [`Self::all_to_all`] with parts of different lengths: `output_splits[r]` elements come from member r and `input_splits[r]` go to it;
+    /// parts are concatenated. The number of elements that a rank sends must be the number that the receiver expects. Splits count
+    /// elements; those of torch count rows of the first dimension. At most 64 members on one node.
     ///
     /// # Errors
-    /// [`Communicator::run`]'s.
+    /// As [`Communicator::run`].
     pub fn all_to_all_single<T: Element>(
         &mut self,
         output: TypedTensor<'_, T>,
@@ -215,11 +215,11 @@ impl Communicator {
         self.run(&Call::all_to_all_single(output, input, output_splits, input_splits), options.stream)
     }
 
-    /// `tensor`, `[count]`, becomes the root's on every member. Roots that come as torch's `src` go through
+    /// `tensor`, `[count]`, becomes the tensor of the root on every member. The root is `group_src` of torch; convert `src` with
     /// [`Root::from_src`](anabranch_ranks::Root::from_src).
     ///
     /// # Errors
-    /// [`Communicator::run`]'s.
+    /// As [`Communicator::run`].
     pub fn broadcast<T: Element>(
         &mut self,
         tensor: TypedTensor<'_, T>,
@@ -229,12 +229,12 @@ impl Communicator {
         self.run(&Call::broadcast(tensor, root), options.stream)
     }
 
-    /// The root's `tensor[i]` becomes the reduction of all members' `tensor[i]`. In place; elsewhere than at the root nothing is
-    /// written (torch leaves it unspecified). `tensor` is `[count]`. The root is torch's `group_dst`; `dst` goes through
+    /// `tensor[i]` of the root becomes the reduction of `tensor[i]` of all members. In place. `tensor` is `[count]`. Other members keep
+    /// their tensor (torch leaves it unspecified). The root is `group_dst` of torch; convert `dst` with
     /// [`Root::from_dst`](anabranch_ranks::Root::from_dst).
     ///
     /// # Errors
-    /// [`Communicator::run`]'s.
+    /// As [`Communicator::run`].
     pub fn reduce<T: Element>(
         &mut self,
         tensor: TypedTensor<'_, T>,
@@ -245,11 +245,10 @@ impl Communicator {
         self.run(&Call::reduce(tensor, root, op), options.stream)
     }
 
-    /// [`Self::reduce`] out of place: `output` and `input` are `[count]`; the output is written at the root alone, and given on all
-    /// members.
+    /// [`Self::reduce`] out of place: `output` and `input` are `[count]`. Every member gives an output; only that of the root is written.
     ///
     /// # Errors
-    /// [`Communicator::run`]'s.
+    /// As [`Communicator::run`].
     pub fn reduce_into<T: Element>(
         &mut self,
         output: TypedTensor<'_, T>,
@@ -261,12 +260,12 @@ impl Communicator {
         self.run(&Call::reduce_into(output, input, root, op), options.stream)
     }
 
-    /// The root's `output[r * count + i]` becomes `tensor[i]` of member r. `tensor` is `[count]` and, as in torch, comes first.
-    /// `output` is `[members * count]` at the root; elsewhere nothing, or a tensor of the same kind, which is not touched and is
-    /// needed when it is symmetric or registered. In place the tensor is the root's part of the output.
+    /// `output[r * count + i]` of the root becomes `tensor[i]` of member r. `tensor` is `[count]` and, as in torch, the first argument.
+    /// `output` is `[members * count]` at the root. On other members it is `None`, or a tensor of the same kind of memory, which is not
+    /// accessed; required there if it is symmetric or registered. In place, the tensor is the part of the root in the output.
     ///
     /// # Errors
-    /// [`Communicator::run`]'s.
+    /// As [`Communicator::run`].
     pub fn gather<T: Element>(
         &mut self,
         tensor: TypedTensor<'_, T>,
@@ -277,11 +276,11 @@ impl Communicator {
         self.run(&Call::gather(tensor, output, root), options.stream)
     }
 
-    /// `tensor[i]` becomes the root's `input[rank * count + i]`. `tensor` is `[count]`; `input` is `[members * count]` at the root;
-    /// elsewhere nothing, or a tensor, which is not touched.
+    /// `tensor[i]` becomes `input[rank * count + i]` of the root. `tensor` is `[count]`. `input` is `[members * count]` at the root; on
+    /// other members it is `None`, or a tensor, which is not accessed.
     ///
     /// # Errors
-    /// [`Communicator::run`]'s.
+    /// As [`Communicator::run`].
     pub fn scatter<T: Element>(
         &mut self,
         tensor: TypedTensor<'_, T>,
@@ -292,10 +291,10 @@ impl Communicator {
         self.run(&Call::scatter(tensor, input, root), options.stream)
     }
 
-    /// All members meet: what came before it on their streams is done and visible to what comes after it.
+    /// A barrier on the streams of all members: work before it on any stream is complete and visible to work after it on all streams.
     ///
     /// # Errors
-    /// [`Communicator::run`]'s.
+    /// As [`Communicator::run`].
     pub fn barrier(&mut self, options: Options<'_>) -> Result<Work> {
         self.run(&Call::Barrier, options.stream)
     }

@@ -1,31 +1,20 @@
 //! Collectives as methods: torch.distributed's names and order of arguments, with element types and operators that the compiler
 //! checks.
 //!
-//! Nothing is decided here: [`Call`](crate::Call) has a constructor for each call, and the method of
-//! [`Communicator`](crate::Communicator) with that name runs it. A call that is made often is better prepared once, outside of
-//! captures: `communicator.prepare(&Call::all_reduce(tensor, Sum))`.
+//! [`Call`](crate::Call) has a constructor for each collective, and the method of [`Communicator`](crate::Communicator) with the same name
+//! runs it. Prepare frequent calls once, and before captures: `communicator.prepare(&Call::all_reduce(tensor, Sum))`.
 //!
 //! ```
 //! use anabranch_ccl::{Communicator, Options, PreMulSum, Result, Sum, TypedTensor};
 //! use anabranch_hip::Stream;
 //!
-//! fn gradients(
-//!     communicator: &mut Communicator,
-//!     loss: TypedTensor<'_, f64>,
-//!     gradients: TypedTensor<'_, f32>,
-//!     stream: &Stream,
-//! ) -> Result<()> {
-//!     // A synchronous call of torch: what follows on the stream is behind it.
-//!     communicator.all_reduce(loss, Sum, Options::on(stream))?.wait_on(stream)?;
-//!     let scaled = PreMulSum(1.0 / 1024.0);
-//!     communicator.all_reduce(gradients, scaled, Options::on(stream))?.wait_on(stream)
-//! }
+//! A synchronous call of torch: later work on the stream follows it.
 //! ```
 //!
 //! # Names
 //!
-//! A method has torch's name where it has torch's arguments. torch has two names where tensors come as a list or as one; here
-//! they are always one, and the short name is theirs. rustdoc finds torch's other names as aliases.
+//! A method has torch's name where it has torch's arguments. Where torch has one name for a list of tensors and one for a single tensor,
+//! methods here take the single tensor and have the short name. The other names of torch are rustdoc aliases.
 //!
 //! | torch.distributed | here |
 //! |---|---|
@@ -45,11 +34,11 @@
 //! | `recv(tensor, group_src=from)`, `irecv` | `recv` |
 //! | `batch_isend_irecv([P2POp(isend, tensor, peer), ..])` | `batch_isend_irecv`, of [`PointToPoint::send`](crate::call::message::PointToPoint::send) and [`receive`](crate::call::message::PointToPoint::receive) |
 //!
-//! The types within one call are the compiler's to check. Those of two members' calls are not: what a member sends as f32 another
-//! may receive as i32, as long as it is as many bytes.
+//! The compiler checks the types within one call, but not those of two members: a member may receive as i32 what another sends as f32, if
+//! the bytes are as many.
 //!
-//! Roots and peers are ranks of the group. torch's `src` and `dst` are ranks of the world even where a group is given; a front end that
-//! takes them goes through [`Root`](anabranch_ranks::Root):
+//! Roots and peers are ranks of the group. `src` and `dst` of torch are ranks of the world even with a group; a front end that takes them
+//! uses [`Root`](anabranch_ranks::Root):
 //!
 //! ```
 //! use anabranch_ccl::{Communicator, Options, TypedTensor};
@@ -69,8 +58,8 @@
 //! }
 //! ```
 //!
-//! Bindings, whose types and operators are values, make the [`Call`](crate::Call) themselves, from [`Tensor`]s and
-//! [`ReduceOp::from_torch`](crate::types::ReduceOp::from_torch); what does not fit together is
+//! Bindings, whose types and operators are values, make a [`Call`](crate::Call) from [`Tensor`]s and
+//! [`ReduceOp::from_torch`](crate::types::ReduceOp::from_torch). An operator that is not defined for the type is
 //! [`Error::Unsupported`](crate::types::Error::Unsupported) there.
 
 mod messages;
@@ -84,9 +73,9 @@ use anabranch_shmem::{Registration, SymmetricMemory};
 use crate::call::tensor::Tensor;
 use crate::types::{Element, LocationKind, Result};
 
-/// A [`Tensor`] whose elements have a type that the compiler knows. A view: copies name the same elements.
+/// A [`Tensor`] with an element type that the compiler knows. A view: copies name the same elements.
 ///
-/// Tensors of two types do not meet in one call:
+/// One call cannot mix element types:
 ///
 /// ```compile_fail,E0308
 /// use anabranch_ccl::{Call, Sum, TypedTensor};
@@ -95,7 +84,7 @@ use crate::types::{Element, LocationKind, Result};
 /// }
 /// ```
 ///
-/// nor does a tensor meet an operator that is not defined for its elements:
+/// An operator must be defined for the elements:
 ///
 /// ```compile_fail,E0277
 /// use anabranch_ccl::{BitAnd, Call, TypedTensor};
@@ -104,7 +93,7 @@ use crate::types::{Element, LocationKind, Result};
 /// }
 /// ```
 ///
-/// or a scalar of another type:
+/// A scalar must have the element type:
 ///
 /// ```compile_fail,E0277
 /// use anabranch_ccl::{Call, PreMulSum, TypedTensor};
@@ -113,7 +102,7 @@ use crate::types::{Element, LocationKind, Result};
 /// }
 /// ```
 ///
-/// nor do the tensors of an entry of a list:
+/// The tensors of an entry of a list must have one element type:
 ///
 /// ```compile_fail,E0308
 /// use anabranch_ccl::{Tensor, TypedTensor};
@@ -122,7 +111,7 @@ use crate::types::{Element, LocationKind, Result};
 /// }
 /// ```
 ///
-/// With the right ones all do:
+/// These compile:
 ///
 /// ```
 /// use anabranch_ccl::{BitAnd, Call, PreMulSum, Tensor, TypedTensor};
@@ -144,16 +133,16 @@ impl<'a, T: Element> TypedTensor<'a, T> {
         Self { tensor, element: PhantomData }
     }
 
-    /// [`Tensor::local`]: `count` elements anywhere in this rank's device memory.
+    /// [`Tensor::local`]: `count` elements anywhere in device memory of this rank.
     ///
     /// # Safety
-    /// As for [`Tensor::local`]. Of floats and integers any bits are values; of bool any byte that is not zero is true.
+    /// As for [`Tensor::local`]. Any bits are valid floats and integers. A bool is true if its byte is not zero.
     pub const unsafe fn local(address: DeviceAddress, count: u64) -> Self {
         // SAFETY: the caller's promise.
         Self::of(unsafe { Tensor::local(address, T::DATA_TYPE, count) })
     }
 
-    /// [`Tensor::of_buffer`]: `count` elements, `byte_offset` bytes into a buffer of this rank's device.
+    /// [`Tensor::of_buffer`]: `count` elements of a buffer of the device of this rank, from byte `byte_offset` on.
     ///
     /// # Errors
     /// As [`Tensor::of_buffer`].
@@ -165,7 +154,7 @@ impl<'a, T: Element> TypedTensor<'a, T> {
         Ok(Self::of(unsafe { Tensor::of_buffer(buffer, byte_offset, T::DATA_TYPE, count) }?))
     }
 
-    /// [`Tensor::symmetric`]: `count` elements, `byte_offset` bytes into an allocation of the symmetric heap.
+    /// [`Tensor::symmetric`]: `count` elements of an allocation of the symmetric heap, from byte `byte_offset` on.
     ///
     /// # Errors
     /// As [`Tensor::symmetric`].
@@ -173,7 +162,7 @@ impl<'a, T: Element> TypedTensor<'a, T> {
         Ok(Self::of(Tensor::symmetric(memory, byte_offset, T::DATA_TYPE, count)?))
     }
 
-    /// [`Tensor::registered`]: `count` elements, `byte_offset` bytes behind the start of every member's registration.
+    /// [`Tensor::registered`]: `count` elements of registered memory, from byte `byte_offset` of the registration of every member on.
     ///
     /// # Errors
     /// As [`Tensor::registered`].
@@ -181,7 +170,8 @@ impl<'a, T: Element> TypedTensor<'a, T> {
         Ok(Self::of(Tensor::registered(registration, byte_offset, T::DATA_TYPE, count)?))
     }
 
-    /// The `count` elements from `start` on, torch's `narrow(0, start, count)`. In-place forms name this rank's part with it.
+    /// The `count` elements from element `start` on, as `narrow(0, start, count)` of torch. In-place forms use it for the part of this
+    /// rank.
     ///
     /// # Errors
     /// As [`Tensor::narrow`].
@@ -194,12 +184,12 @@ impl<'a, T: Element> TypedTensor<'a, T> {
         self.tensor.count()
     }
 
-    /// Where it is, as far as the choice of an algorithm cares.
+    /// Kind of memory.
     pub const fn kind(&self) -> LocationKind {
         self.tensor.kind()
     }
 
-    /// The tensor with its type as a value.
+    /// The tensor with its element type as a value.
     pub const fn untyped(self) -> Tensor<'a> {
         self.tensor
     }
@@ -211,14 +201,14 @@ impl<'a, T: Element> From<TypedTensor<'a, T>> for Tensor<'a> {
     }
 }
 
-/// How a collective is run. What torch takes as `async_op` is in what is done with the [`Work`](crate::Work).
+/// Options of a collective. There is no `async_op`: use the returned [`Work`](crate::Work) instead.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     stream: &'a Stream,
 }
 
 impl<'a> Options<'a> {
-    /// In this stream's order: behind what was put on it, and before what comes after.
+    /// Runs the collective in the order of `stream`.
     pub const fn on(stream: &'a Stream) -> Self {
         Self { stream }
     }

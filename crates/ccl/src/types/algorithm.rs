@@ -1,47 +1,48 @@
-//! The names of the ways in which a collective can be done.
+//! Algorithms of collectives and their names.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How a collective is done.
+/// An algorithm of collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// Flags inside the data, one hop: every member sends what it has to whom it concerns. Reductions are done by every member
-    /// that gets the result.
+    /// Packets with flags inside, one hop: every member sends its data to each member that needs it. In reductions, every member that gets
+    /// the result reduces.
     Packets,
-    /// Flags inside the data, two hops: member j reduces part j and sends the result to all. `all_reduce` and `reduce`.
+    /// Packets with flags inside, two hops: member j reduces part j and sends the result to all. `all_reduce` and `reduce`.
     TwoShotPackets,
-    /// Through the peers' staging, with a barrier after each step. Moves bytes between buffers that peers do not reach.
+    /// Through the staging of the peers, with a barrier after each step. Moves bytes between buffers that are not mapped at peers.
     Staged,
-    /// Straight into the peers' outputs, between two barriers. Moves bytes.
+    /// Directly into the outputs of the peers, between two barriers. Moves bytes.
     Direct,
     /// Each member reads its part from all inputs and writes the result to all outputs, between two barriers.
     Pull,
     /// Each member writes parts to their owners' staging; the owners reduce them and write the results to all.
     Push,
-    /// Straight into the peers' outputs or through their staging, in two hops: the root sends each member one part, which sends it
-    /// to the others. `broadcast`.
+    /// Broadcast in two hops, directly into outputs or through the staging: the root sends each member one part, and each member sends its
+    /// part to the others.
     TwoHop,
-    /// By copy engines, one copy to each member at a time, between two one-block barrier kernels: compute units stay free for other
-    /// work, and small messages take longer than by kernels. Reductions go through the owners' staging, and a kernel sums. Chosen only
-    /// by configuration, a [`Choice`](crate::Choice) or a measured table.
+    /// By copy engines, one copy to each member at a time, between two barriers: compute units stay free for other work, and small messages
+    /// take longer than by kernels. Reductions copy contributions to the staging of their owners, and a kernel reduces. Used only if the
+    /// configuration, a [`Choice`](crate::Choice) or a table selects it.
     CopyEngine,
-    /// Through a ring of slots for each pair: all sends and receives, and nothing else. It cannot be asked for.
+    /// Through a ring of slots for each pair: the algorithm of all sends and receives. Cannot be requested.
     Pipes,
-    /// Chunks over links to whom they concern, also between nodes ([`Across::Direct`](crate::Across::Direct)). For communicators whose
-    /// members are on several nodes; configurations ask for it by `ccl.across`, a [`Choice`](crate::Choice) also by this name.
+    /// Internode collectives in chunks over links, each sent directly to every member that needs it
+    /// ([`Across::Direct`](crate::Across::Direct)). For groups on several nodes. The configuration selects it by `ccl.across`, a
+    /// [`Choice`](crate::Choice) by this name.
     NetworkDirect,
-    /// As [`Self::NetworkDirect`], but what concerns several members of a node goes there once, or packed
+    /// As [`Self::NetworkDirect`], but data for several members of a node is sent there once, or packed
     /// ([`Across::Node`](crate::Across::Node)).
     NetworkByNode,
 }
 
 impl Algorithm {
-    /// Those that a configuration can ask for.
+    /// The algorithms that `ccl.algorithm` can name.
     pub const ALL: [Self; 8] = [
         Self::Packets,
         Self::TwoShotPackets,
@@ -53,7 +54,7 @@ impl Algorithm {
         Self::CopyEngine,
     ];
 
-    /// Its name in configurations and reports.
+    /// Name in configurations and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Packets => "packets",
@@ -70,7 +71,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether flags are inside the data.
+    /// Whether the algorithm uses packets with flags inside.
     pub const fn is_packets(self) -> bool {
         matches!(self, Self::Packets | Self::TwoShotPackets)
     }
@@ -82,11 +83,11 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// A word that names no algorithm.
+/// The text names no algorithm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is no algorithm; allowed are {}", Algorithm::ALL.map(Algorithm::name).join(", "))]
 pub struct UnknownAlgorithm {
-    /// The word given.
+    /// The text.
     pub given: String,
 }
 

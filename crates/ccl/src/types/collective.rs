@@ -1,4 +1,4 @@
-//! The collectives, and what is known of a call without its addresses.
+//! Collectives, and the shape of a call: everything but addresses.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{DataType, ReduceOp};
 
-/// The collectives.
+/// A collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Collective {
@@ -27,14 +27,14 @@ pub enum Collective {
     Gather,
     /// Member j gets part j of the root's input.
     Scatter,
-    /// All members meet.
+    /// A barrier on the streams of all members.
     Barrier,
-    /// Messages between pairs of members. Not collective: only the two members of a pair call.
+    /// Sends and receives. Not collective: only the two members of a pair call.
     SendReceive,
 }
 
 impl Collective {
-    /// All in which every member takes part.
+    /// All collectives in which every member takes part.
     pub const ALL: [Self; 9] = [
         Self::AllReduce,
         Self::ReduceScatter,
@@ -47,7 +47,7 @@ impl Collective {
         Self::Barrier,
     ];
 
-    /// Its name, as torch.distributed has it.
+    /// Name as in torch.distributed.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce",
@@ -63,7 +63,7 @@ impl Collective {
         }
     }
 
-    /// Whether contributions are reduced.
+    /// Whether the collective reduces contributions.
     pub const fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
     }
@@ -75,31 +75,32 @@ impl fmt::Display for Collective {
     }
 }
 
-/// What is known of a call without its addresses: what the plan depends on. Equal on all members.
+/// A call without addresses: the input of the plan. Equal on all members, except `count` where noted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// Which collective.
+    /// The collective.
     pub collective: Collective,
-    /// Type of the elements; u8 for a barrier.
+    /// Element type; u8 for a barrier.
     pub data_type: DataType,
-    /// The operator of a reduction.
+    /// The operator; `None` without a reduction.
     pub op: Option<ReduceOp>,
     /// Members of the group.
     pub members: u32,
-    /// Elements: of a whole message (all_reduce, broadcast, reduce), or of one member's part.
+    /// Elements of the whole message for all_reduce, broadcast and reduce; of the part of one member for all others.
     pub count: u64,
-    /// Whether counts differ between members; then `count` is the mean of this rank's parts, which no other member knows.
+    /// Whether counts differ between members. `count` is then the mean over the parts of this rank; with all_to_all it can differ between
+    /// members.
     pub uneven: bool,
-    /// The root.
+    /// The root; `None` for collectives without a root.
     pub root: Option<GroupRank>,
-    /// Kind of the inputs.
+    /// Kind of memory of the inputs.
     pub input: LocationKind,
-    /// Kind of the outputs.
+    /// Kind of memory of the outputs.
     pub output: LocationKind,
 }
 
 impl Shape {
-    /// Of `count` bytes in memory that peers do not reach.
+    /// A call on `count` bytes (`u8` elements) in local memory, without operator and root.
     pub const fn of_bytes(collective: Collective, members: u32, count: u64) -> Self {
         Self {
             collective,
@@ -114,12 +115,12 @@ impl Shape {
         }
     }
 
-    /// Bytes of `count` elements.
+    /// Bytes of [`Self::count`] elements.
     pub const fn bytes(&self) -> u64 {
         self.count * self.data_type.bytes() as u64
     }
 
-    /// Bytes by which benchmarks name the call: of the whole message, or of all parts together.
+    /// Message size in benchmarks, bytes: of the whole message for all_reduce, broadcast and reduce; of all parts together for all others.
     pub const fn message_bytes(&self) -> u64 {
         match self.collective {
             Collective::AllReduce | Collective::Broadcast | Collective::Reduce => self.bytes(),
@@ -128,20 +129,20 @@ impl Shape {
     }
 }
 
-/// What the choice of an algorithm knows of a location: equal on all members.
+/// Kind of memory of a tensor, as the choice of an algorithm sees it. Equal on all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LocationKind {
-    /// Memory that only this rank reaches.
+    /// Device memory of this rank that is not mapped at peers.
     Local,
     /// The symmetric heap, at the same offset on all members.
     Symmetric,
-    /// Memory that was registered; members' addresses may differ.
+    /// Registered memory. The addresses of members can differ.
     Registered,
 }
 
 impl LocationKind {
-    /// Whether peers reach it.
+    /// Whether the memory is mapped at peers.
     pub const fn is_reached(self) -> bool {
         !matches!(self, Self::Local)
     }

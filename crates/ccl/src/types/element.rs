@@ -6,20 +6,20 @@ use crate::float8::{F8E4m3, F8E4m3Fnuz, F8E5m2, F8E5m2Fnuz};
 use crate::types::DataType;
 
 pub(crate) mod sealed {
-    /// Keeps others from adding types that the kernels do not know.
+    /// Seals [`Element`](super::Element): the kernels know a fixed set of types.
     #[expect(unnameable_types, reason = "that is what seals a trait")]
     pub trait Sealed {}
 }
 
-/// A Rust type that lies in memory as the elements of a [`DataType`] do. Implemented for f32, f64, [`half::f16`],
-/// [`half::bf16`], the types of [`float8`](crate::float8), the integers of 8 to 64 bits, and bool; for no other.
+/// A Rust type with the memory layout of a [`DataType`]. Implemented for f32, f64, [`half::f16`], [`half::bf16`], the types of
+/// [`float8`](crate::float8), the integers of 8 to 64 bits, and bool. Sealed.
 ///
 /// ```compile_fail,E0277
 /// fn element<T: anabranch_ccl::Element>() {}
 /// element::<u128>();
 /// ```
 pub trait Element: sealed::Sealed + Copy + std::fmt::Debug + PartialEq + Send + Sync + 'static {
-    /// The type's name at run time.
+    /// The data type as a value.
     const DATA_TYPE: DataType;
 }
 

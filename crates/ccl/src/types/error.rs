@@ -1,24 +1,25 @@
-//! What can go wrong with a collective.
+//! Errors of collectives.
 
 use anabranch_ranks::{ErrorKind, GroupRank};
 
 use crate::types::{Algorithm, Collective, DataType, Mismatch, ReduceOp};
 
-/// Everything that this crate's calls fail with.
+/// An error of a collective. Errors of checks (all but [`Self::Mismatch`], [`Self::Shmem`] and some [`Self::Foreign`]) leave the
+/// communicator usable: nothing was launched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The operator means nothing for the type.
+    /// The operator is not defined for the type.
     #[error("{} is not defined for {data_type}; allowed are {}", op.name(), allowed.join(", "))]
     Unsupported {
-        /// The operator given.
+        /// The operator.
         op: ReduceOp,
-        /// The tensor's type.
+        /// Type of the tensor.
         data_type: DataType,
-        /// Names of the operators that are defined for it.
+        /// Names of the operators that are defined for the type.
         allowed: Vec<&'static str>,
     },
-    /// A tensor or a list has another number of elements than the call needs.
+    /// A tensor or a list has the wrong number of elements.
     #[error("{collective}: {what} has {given} elements; it must have {rule}")]
     Count {
         /// The collective.
@@ -27,7 +28,7 @@ pub enum Error {
         what: &'static str,
         /// Elements given.
         given: u64,
-        /// What is needed, in words.
+        /// The required number, in words.
         rule: String,
     },
     /// A tensor's element type is not allowed.
@@ -42,15 +43,15 @@ pub enum Error {
         /// What is allowed, in words.
         allowed: String,
     },
-    /// A table of choices that cannot be used.
+    /// The table of measured algorithms (`ccl.table`) cannot be read or is invalid.
     #[error("the table of choices {}: {problem}", path.display())]
     Table {
         /// The file.
         path: std::path::PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// The root, or a message's peer, is no member.
+    /// The root, or the peer of a message, is not in the group.
     #[error("{collective}: {what} is {given}, but the group has {members} members")]
     Member {
         /// The collective.
@@ -62,7 +63,7 @@ pub enum Error {
         /// Members of the group.
         members: u32,
     },
-    /// What a rank sends to itself in a call is not what it receives from itself in the same call.
+    /// The messages that a rank sends to itself in a batch differ from those that it receives from itself.
     #[error(
         "{rank} sends messages of {sent:?} bytes to itself and receives messages of {received:?} bytes from itself; \
          in one call both must be the same"
@@ -70,44 +71,44 @@ pub enum Error {
     SelfMessages {
         /// The rank.
         rank: GroupRank,
-        /// Bytes of what it sends to itself.
+        /// Bytes of each message sent to itself, in order.
         sent: Vec<u64>,
-        /// Bytes of what it receives from itself.
+        /// Bytes of each message received from itself, in order.
         received: Vec<u64>,
     },
-    /// The root gave no tensor where it needs one, or a receive has no sender.
+    /// The root gave no tensor where it needs one, or a receive names no sender.
     #[error("{collective}: {what}, and none was given")]
     Missing {
         /// The collective.
         collective: Collective,
-        /// What is needed, in words.
+        /// What is missing, in words.
         what: &'static str,
     },
-    /// Output and input overlap in a way that is not in place.
+    /// Output and input overlap, but not in place.
     #[error("{collective}: output {output:#x} and input {input:#x} overlap; {allowed}")]
     Overlap {
         /// The collective.
         collective: Collective,
-        /// Where the output starts.
+        /// Address of the output.
         output: u64,
-        /// Where the input starts.
+        /// Address of the input.
         input: u64,
-        /// What is allowed.
+        /// The allowed overlap.
         allowed: &'static str,
     },
-    /// A tensor leaves its allocation.
+    /// A tensor does not fit into its allocation or registration.
     #[error("{count} {data_type} elements from byte {byte_offset} on do not fit into {length} bytes")]
     Bounds {
-        /// Where it was to start.
+        /// Offset of the tensor, bytes.
         byte_offset: u64,
         /// Its type.
         data_type: DataType,
-        /// Its elements.
+        /// Elements of the tensor.
         count: u64,
         /// Bytes of the allocation or registration.
         length: u64,
     },
-    /// A tensor starts between two elements.
+    /// The start of a tensor is not a multiple of the element size.
     #[error("a tensor of {data_type} starts at {address:#x}, which is no multiple of the element's size")]
     Alignment {
         /// The address, or the offset in its allocation.
@@ -115,52 +116,50 @@ pub enum Error {
         /// Its type.
         data_type: DataType,
     },
-    /// A tensor or prepared call belongs to another group or communicator.
+    /// A tensor or prepared call belongs to another group or communicator, or its memory was dropped.
     #[error("{what} belongs to another group or communicator")]
     Foreign {
-        /// What was given.
+        /// The tensor or call.
         what: &'static str,
     },
-    /// The algorithm asked for cannot do the call.
+    /// The requested algorithm cannot run the call.
     #[error("{collective} cannot be done by {algorithm}: {reason}")]
     Algorithm {
         /// The collective.
         collective: Collective,
         /// The algorithm.
         algorithm: Algorithm,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// A number in the configuration cannot be used.
+    /// A number in the configuration or a choice is out of range.
     #[error("{field} is {given}; allowed is {allowed}")]
     Config {
         /// The field.
         field: &'static str,
-        /// What it was.
+        /// The value.
         given: u64,
-        /// What is allowed.
+        /// The allowed values.
         allowed: &'static str,
     },
-    /// Members made different calls, found by [`Check::Fingerprint`](crate::Check::Fingerprint): the same error on all members.
-    /// The world cannot be used any more.
+    /// Members made different calls, as [`Check::Fingerprint`](crate::Check::Fingerprint) found: the same error on all members. The world
+    /// has failed.
     #[error("members made different calls: {0}")]
     Mismatch(Box<Mismatch>),
-    /// What goes through mapped memory alone was asked for, and members are on several machines.
-    #[error(
-        "{what} goes through memory that all members map, and they are on {machines} machines: {instead}"
-    )]
+    /// The feature needs memory that all members map, and members are on several nodes.
+    #[error("{what} needs memory that all members map, and they are on {nodes} nodes: {instead}")]
     Unmapped {
-        /// What was asked for.
+        /// The feature.
         what: &'static str,
-        /// The machines of the group.
-        machines: u32,
-        /// What to do.
+        /// Number of nodes of the group.
+        nodes: u32,
+        /// What to do instead.
         instead: &'static str,
     },
-    /// The world, the heap, the launch, kernels or the runtime.
+    /// An error of the world, the heap, the launch, the kernels or the device runtime.
     #[error(transparent)]
     Shmem(#[from] anabranch_shmem::Error),
-    /// A speed of `[links]` that no link can have.
+    /// A value in `[links]` is no valid link speed.
     #[error(transparent)]
     Links(#[from] anabranch_ranks::UnknownSpeed),
 }
@@ -178,10 +177,10 @@ impl From<anabranch_hip::Error> for Error {
 }
 
 impl Error {
-    /// Who can do something about it.
+    /// The kind of error: configuration, environment or usage.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            // Only a setting asks for an algorithm.
+            // Algorithms are requested by settings.
             Self::Config { .. } | Self::Algorithm { .. } | Self::Table { .. } | Self::Links(_) => {
                 ErrorKind::Config
             }
@@ -192,5 +191,5 @@ impl Error {
     }
 }
 
-/// Results of this crate.
+/// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,49 +1,49 @@
-//! How the calls of two members differ, where calls are compared.
+//! The difference between the calls of two members.
 
 use std::fmt;
 
 use anabranch_ranks::GlobalRank;
 
-/// Two members made different calls where all have to make the same. Equal on all members.
+/// Two members made different calls where all members have to make the same. Equal on all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// The first member, in group order, whose call is not the one that most made; of splits that do not fit, the sender.
+    /// The first member, in group order, whose call differs from the most frequent one. With splits that do not match: the sender.
     pub rank: GlobalRank,
-    /// Its call, in full.
+    /// Its call.
     pub call: String,
-    /// The first member with the call that most made; of splits, the receiver.
+    /// The first member with the most frequent call. With splits that do not match: the receiver.
     pub other: GlobalRank,
     /// That call.
     pub other_call: String,
-    /// What is different between the two.
+    /// The fields in which the two calls differ.
     pub differences: Vec<Difference>,
-    /// The first splits that do not fit, when all members gave such.
+    /// The first pair whose splits do not match, if all members gave splits.
     pub splits: Option<SplitMismatch>,
-    /// Where lists of tensors differ, when both gave such.
+    /// The first difference of the lists of tensors, if both calls have lists.
     pub list: Option<ListMismatch>,
 }
 
-/// One thing in which two calls differ.
+/// One field in which two calls differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// What.
+    /// Name of the field.
     pub field: &'static str,
-    /// As [`Mismatch::rank`] has it.
+    /// Value in the call of [`Mismatch::rank`].
     pub value: String,
-    /// As [`Mismatch::other`] has it.
+    /// Value in the call of [`Mismatch::other`].
     pub other_value: String,
 }
 
-/// What one member sends to another is not what that one expects.
+/// A member sends another number of elements than the receiver expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SplitMismatch {
     /// The sender.
     pub from: GlobalRank,
-    /// Elements that it sends.
+    /// Elements sent.
     pub sent: u64,
     /// The receiver.
     pub to: GlobalRank,
-    /// Elements that it expects.
+    /// Elements expected.
     pub expected: u64,
 }
 
@@ -65,22 +65,22 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Where two members' lists of tensors differ.
+/// The first difference of two lists of tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ListMismatch {
-    /// In this tensor first.
+    /// This tensor differs first.
     Tensor {
-        /// Its place in the lists, from 0 on.
+        /// Its index in the lists.
         index: usize,
-        /// As [`Mismatch::rank`](crate::Mismatch::rank) has it: elements, type and, where peers write it, the output's place.
+        /// In the call of [`Mismatch::rank`](crate::Mismatch::rank): elements, type and, if peers write the output, its offset.
         value: String,
-        /// As [`Mismatch::other`](crate::Mismatch::other) has it.
+        /// In the call of [`Mismatch::other`](crate::Mismatch::other).
         other_value: String,
     },
-    /// Behind the first tensors, which are all that members tell each other of beside a digest of all.
-    Behind {
-        /// So many are alike.
+    /// A later tensor differs. Members exchange the first tensors of a list and a digest of the whole list.
+    Later {
+        /// Number of tensors that were exchanged, all equal.
         alike: usize,
     },
 }
@@ -91,8 +91,8 @@ impl fmt::Display for ListMismatch {
             Self::Tensor { index, value, other_value } => {
                 write!(f, "the first tensor that differs is number {index} ({value} and {other_value})")
             }
-            Self::Behind { alike } => {
-                write!(f, "the first {alike} tensors are alike, and one behind them differs")
+            Self::Later { alike } => {
+                write!(f, "the first {alike} tensors are equal, and a later one differs")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What all folders share: the names of collectives, algorithms, types and operators, and the errors.
+//! Types that all modules share: names of collectives, algorithms, types and operators, and errors.
 
 mod algorithm;
 mod collective;

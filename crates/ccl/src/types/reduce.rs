@@ -1,4 +1,4 @@
-//! Operators of reductions: as types, which only exist for the elements they mean something for, and as values for bindings.
+//! Operators of reductions: as types, which exist only for the elements for which they are defined, and as values for bindings.
 
 use std::fmt;
 
@@ -8,22 +8,21 @@ use crate::float8::{F8E4m3, F8E4m3Fnuz, F8E5m2, F8E5m2Fnuz};
 use crate::types::element::sealed;
 use crate::types::{DataType, Element, Error, Result};
 
-/// How the contributions of a group's ranks become one.
+/// An operator of reductions.
 ///
-/// Contributions are taken in the order of group ranks. f16, bf16, f32 and the 8-bit floats are accumulated in f32, f64 in f64,
-/// and rounded once at the end, to nearest even. Integers wrap. Bool is a byte that is true unless it is zero; results are 0
-/// or 1.
+/// Contributions are reduced in the order of group ranks. f16, bf16, f32 and the 8-bit floats are accumulated in f32, f64 in f64, and
+/// rounded once at the end, to nearest even. Integers wrap. Bool is a byte, true unless it is zero; results are 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ReduceOp {
-    /// The sum; of Bool the disjunction, as torch has it.
+    /// The sum; for Bool the disjunction, as in torch.
     Sum,
     /// The sum divided by the number of ranks, in the accumulation type. Floats only.
     Avg,
-    /// The product; of Bool the conjunction.
+    /// The product; for Bool the conjunction.
     Product,
-    /// The smallest. Of floats: a NaN if any is a NaN, and -0 is less than +0.
+    /// The minimum. For floats: NaN if any contribution is NaN, and -0 is less than +0.
     Min,
-    /// The largest; otherwise as [`ReduceOp::Min`].
+    /// The maximum; otherwise as [`ReduceOp::Min`].
     Max,
     /// Bitwise and. Integers and Bool only.
     BitAnd,
@@ -36,7 +35,7 @@ pub enum ReduceOp {
     PreMulSum(f64),
 }
 
-/// A value or word that names no operator.
+/// The value or name is no operator, or the scalar does not match the operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnknownReduceOp {
@@ -46,10 +45,10 @@ pub enum UnknownReduceOp {
         /// The number given.
         given: u32,
     },
-    /// `PREMUL_SUM` comes with a scalar.
+    /// `PREMUL_SUM` needs a scalar.
     #[error("premul_sum (8) needs its scalar, and none was given")]
     NoScalar,
-    /// Others do not.
+    /// The operator takes no scalar.
     #[error("{op} takes no scalar, but {scalar} was given")]
     Scalar {
         /// The operator's name.
@@ -80,7 +79,7 @@ impl ReduceOp {
         ]
     }
 
-    /// The number of torch's `c10d::ReduceOp::RedOpType` (torch/csrc/distributed/c10d/Types.hpp), which the kernels use too.
+    /// The value in `c10d::ReduceOp::RedOpType` of torch (torch/csrc/distributed/c10d/Types.hpp). The kernels use it, too.
     pub const fn torch_value(self) -> u32 {
         match self {
             Self::Sum => 0,
@@ -95,12 +94,12 @@ impl ReduceOp {
         }
     }
 
-    /// The operator with this number in torch. `scalar` is given with `PREMUL_SUM` (8), and with no other.
+    /// The operator with this value in torch. `scalar` is required with `PREMUL_SUM` (8) and refused with all others.
     ///
     /// # Errors
     /// [`UnknownReduceOp`].
     pub fn from_torch(value: u32, scalar: Option<f64>) -> Result<Self, UnknownReduceOp> {
-        // Without a scalar the number names the operator only.
+        // Without a scalar, the value names the operator only.
         let all = Self::all(scalar.unwrap_or(0.0));
         let op = *all.get(value as usize).ok_or(UnknownReduceOp::Value { given: value })?;
         match (op, scalar) {
@@ -110,7 +109,7 @@ impl ReduceOp {
         }
     }
 
-    /// Torch's name in small letters: `sum`, `avg`, `product`, `min`, `max`, `band`, `bor`, `bxor`, `premul_sum`.
+    /// Name as in torch, in lower case: `sum`, `avg`, `product`, `min`, `max`, `band`, `bor`, `bxor`, `premul_sum`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",
@@ -125,7 +124,7 @@ impl ReduceOp {
         }
     }
 
-    /// Whether the operator means something for this type.
+    /// Whether the operator is defined for this type.
     pub const fn supports(self, data_type: DataType) -> bool {
         match self {
             Self::Sum | Self::Product | Self::Min | Self::Max => true,
@@ -134,7 +133,7 @@ impl ReduceOp {
         }
     }
 
-    /// Refuses an operator that means nothing for the type.
+    /// Returns an error if the operator is not defined for the type.
     ///
     /// # Errors
     /// [`Error::Unsupported`].
@@ -146,8 +145,8 @@ impl ReduceOp {
         Err(Error::Unsupported { op: self, data_type, allowed })
     }
 
-    /// What kernels find in `Reduction::scalar`: the scalar in the type's accumulation type, as its bits; an f32 is in the lower
-    /// half. 0 for operators without a scalar.
+    /// The bits of the scalar in the accumulation type of `data_type`, as in `Reduction::scalar`: an f32 is in the lower half. 0 for
+    /// operators without a scalar.
     pub fn scalar_bits(self, data_type: DataType) -> u64 {
         match (self, data_type) {
             (Self::PreMulSum(scalar), DataType::F64) => scalar.to_bits(),
@@ -166,9 +165,9 @@ impl fmt::Display for ReduceOp {
     }
 }
 
-/// An operator of reductions that means something for elements of type `T`.
+/// An operator of reductions that is defined for elements of type `T`.
 ///
-/// Bits of floats are not combined:
+/// Bitwise operators are not defined for floats:
 ///
 /// ```compile_fail,E0277
 /// use anabranch_ccl::{BitAnd, ReduceOperator};
@@ -176,7 +175,7 @@ impl fmt::Display for ReduceOp {
 /// operator::<f32>(BitAnd);
 /// ```
 ///
-/// and integers have no average, as it would not be an integer:
+/// Integers have no average:
 ///
 /// ```compile_fail,E0277
 /// use anabranch_ccl::{Avg, ReduceOperator};
@@ -184,7 +183,7 @@ impl fmt::Display for ReduceOp {
 /// operator::<i32>(Avg);
 /// ```
 ///
-/// nor is an integer scaled, whatever the scalar's type:
+/// Integers cannot be scaled:
 ///
 /// ```compile_fail,E0277
 /// use anabranch_ccl::{PreMulSum, ReduceOperator};
@@ -192,7 +191,7 @@ impl fmt::Display for ReduceOp {
 /// operator::<i32>(PreMulSum(2));
 /// ```
 ///
-/// The others are there:
+/// All other combinations are defined:
 ///
 /// ```
 /// use anabranch_ccl::{Avg, BitAnd, PreMulSum, ReduceOp, ReduceOperator, Sum};
@@ -205,7 +204,7 @@ impl fmt::Display for ReduceOp {
 /// assert_eq!(operator(PreMulSum(0.5f64)), ReduceOp::PreMulSum(0.5));
 /// ```
 pub trait ReduceOperator<T: Element>: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
-    /// The operator at run time.
+    /// The operator as a value.
     fn reduce_op(&self) -> ReduceOp;
 }
 
@@ -279,7 +278,7 @@ mod tests {
     use crate::types::DATA_TYPES;
 
     #[test]
-    fn operators_exist_as_types_where_they_are_supported_as_values() {
+    fn operator_types_exist_exactly_where_values_are_supported() {
         for (op, types) in [
             (ReduceOp::Sum, Sum::TYPES),
             (ReduceOp::Avg, Avg::TYPES),
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn torch_numbers_lead_back_to_their_operators() {
+    fn torch_values_map_to_their_operators() {
         for (number, op) in ReduceOp::all(0.5).into_iter().enumerate() {
             assert_eq!(op.torch_value(), number as u32);
             let scalar = matches!(op, ReduceOp::PreMulSum(_)).then_some(0.5);
@@ -314,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_says_what_is_allowed() {
+    fn unsupported_operator_lists_the_allowed_ones() {
         let refused = ReduceOp::Avg.check(DataType::I32).unwrap_err().to_string();
         assert_eq!(
             refused,

@@ -14,7 +14,7 @@ use anabranch_bench::settings::SettingsArgs;
 pub(crate) enum ConfigCommand {
     /// Print the effective configuration, as a file that loads to the same.
     Show(ShowArgs),
-    /// Check files, each by itself.
+    /// Check each file on its own.
     Check(CheckArgs),
 }
 
@@ -22,10 +22,10 @@ pub(crate) enum ConfigCommand {
 pub(crate) struct ShowArgs {
     #[command(flatten)]
     settings: SettingsArgs,
-    /// Say who set each value.
+    /// Print the origin of each value.
     #[arg(long)]
     origin: bool,
-    /// One JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
 }
@@ -35,7 +35,7 @@ pub(crate) struct CheckArgs {
     /// The files.
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// One JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
 }
@@ -94,10 +94,10 @@ fn show(arguments: &ShowArgs) -> anyhow::Result<()> {
     unset.iter().try_for_each(|text| print::line(text))
 }
 
-/// What is shown of a secret.
+/// Printed in place of a secret.
 const HIDDEN: &str = "(set)";
 
-/// Who set a value; of a secret's `--set` without what it was set to.
+/// The origin of a value; for a secret's `--set` without the value.
 fn origin(loaded: &LoadedConfig, setting: &Setting) -> String {
     match loaded.origins.of(setting.name) {
         Origin::Set { .. } if setting.secret => format!("--set {}={HIDDEN}", setting.name),

@@ -20,11 +20,11 @@ use anabranch_bench::settings::SettingsArgs;
 /// `anabranch jit`.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum JitCommand {
-    /// Compile every kernel for the targets named; no GPU is needed.
+    /// Compile every kernel for the given targets; no GPU is needed.
     Build(BuildArgs),
-    /// What the cache holds.
+    /// List the entries of the cache.
     List(CacheArgs),
-    /// Check every entry; exit code 1 when one is broken.
+    /// Check every entry; exit code 1 if one is broken.
     Verify(CacheArgs),
     /// Remove entries; safe while others use the cache.
     Clean(CleanArgs),
@@ -34,7 +34,7 @@ pub(crate) enum JitCommand {
 pub(crate) struct CacheArgs {
     #[command(flatten)]
     settings: SettingsArgs,
-    /// One JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
 }
@@ -46,16 +46,16 @@ pub(crate) struct BuildArgs {
     /// Targets: gfx90a, gfx942, sm_90, host, host:wave32, ...; separated by commas.
     #[arg(long, required = true, value_delimiter = ',', value_name = "TARGET,...")]
     target: Vec<Target>,
-    /// Also the kernels that reach other machines, for NICs with queue entries of these formats; separated by commas. `posted` are
-    /// requests that a thread of the host posts by verbs, to any NIC.
+    /// Also compile the internode kernels for NICs with these queue entry formats; separated by commas. With `posted` a host thread posts
+    /// the requests by verbs, to any NIC.
     #[arg(long, value_delimiter = ',', value_name = "FORMAT,...")]
     nic: Vec<NicFormat>,
-    /// Compilers run at once (kernels.jobs).
+    /// Number of concurrent compilers (kernels.jobs).
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     jobs: Option<u32>,
 }
 
-/// Whose queue entries kernels write.
+/// The NIC format of the queue entries that kernels write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum NicFormat {
     Mlx5,
@@ -69,7 +69,7 @@ impl NicFormat {
     /// The kernels, the library's and the benchmarks', with the atomic operations that NICs of the format have here.
     fn kernels(self) -> Vec<KernelSpec> {
         let (provider, atomics) = match self {
-            // Which of the two a ConnectX has is known when it is opened.
+            // Which of the two a ConnectX supports is known only when it is opened.
             Self::Mlx5 => (Provider::Mlx5, &[Atomics::Masked, Atomics::Standard, Atomics::None][..]),
             Self::Bnxt => (Provider::Bnxt, &[Atomics::Standard][..]),
             Self::Ionic => (Provider::Ionic, &[Atomics::Standard][..]),
@@ -88,16 +88,16 @@ impl NicFormat {
 pub(crate) struct CleanArgs {
     #[command(flatten)]
     cache: CacheArgs,
-    /// Everything.
+    /// Remove all entries.
     #[arg(long)]
     all: bool,
-    /// Entries made longer ago than this ("48 h"), and broken ones.
+    /// Remove entries older than this ("48 h"), and broken ones.
     #[arg(long, value_name = "DURATION")]
     older_than: Option<Period>,
-    /// The entry whose key begins with this; at least 8 digits.
+    /// Remove the entry whose key begins with this, at least 8 digits.
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// Entries that do not verify.
+    /// Remove entries that do not verify.
     #[arg(long)]
     broken: bool,
 }
@@ -179,13 +179,13 @@ fn show(report: &AheadReport, json: bool) -> anyhow::Result<()> {
         table.row(cells.map(str::to_owned).to_vec());
     }
     table.print("")?;
-    // Each cause once: a compiler that is not there fails every kernel of its targets.
-    let mut told = Vec::new();
+    // Each cause once: a missing compiler fails every kernel of its targets.
+    let mut reported = Vec::new();
     for (_, error) in report.failures() {
         let text = in_short(error);
-        if !told.contains(&text) {
+        if !reported.contains(&text) {
             writeln!(std::io::stderr(), "anabranch: {text}")?;
-            told.push(text);
+            reported.push(text);
         }
     }
     print::line(&format!(
@@ -196,7 +196,7 @@ fn show(report: &AheadReport, json: bool) -> anyhow::Result<()> {
     ))
 }
 
-/// A compiler is looked for in many places, which the doctor lists.
+/// The error in one line. Of a missing compiler only the first and the last searched place; the doctor lists all.
 fn in_short(error: &anabranch::jit::Error) -> String {
     let anabranch::jit::Error::NoCompiler { target, looked } = error else { return error.to_string() };
     match looked.as_slice() {

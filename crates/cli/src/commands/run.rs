@@ -12,13 +12,13 @@ use anabranch_bench::settings::SettingsArgs;
 /// `anabranch run`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RunArgs {
-    /// How many ranks.
+    /// Number of ranks.
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: u32,
-    /// Whether output lines begin with their rank.
+    /// Prefix each output line with its rank.
     #[arg(long, value_enum, default_value_t = Prefix::Auto)]
     prefix: Prefix,
-    /// How long the other ranks may take to end when one has failed.
+    /// Time for the other ranks to end after one has failed, before they are killed.
     #[arg(long, default_value = "5 s")]
     grace: Period,
     /// The program and its arguments.

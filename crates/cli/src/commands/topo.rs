@@ -1,4 +1,4 @@
-//! `anabranch topo`: the route chosen to every peer, and why; and the NIC that each rank would use.
+//! `anabranch topo`: the route to every peer with its reason, and the NIC of each rank.
 
 use std::path::Path;
 
@@ -29,11 +29,11 @@ struct RouteRow {
     heap: String,
     transport: String,
     reason: String,
-    /// Transports that come earlier in the order, and why each was not taken.
+    /// Transports earlier in the order, with the reason against each.
     not_taken: Vec<String>,
-    /// The NIC by which `from` reaches ranks, in its own words; the port that it would use if it reaches none so. `None` if there is none.
+    /// The description of the NIC of `from`; of the port that it would use if it has no route by NIC. `None` without a NIC.
     nic: Option<String>,
-    /// Why that one, or why none.
+    /// The reason for that NIC, or for none.
     nic_reason: String,
 }
 
@@ -92,8 +92,8 @@ fn report(context: &RankContext<'_>) -> anyhow::Result<()> {
     nics.print("")
 }
 
-/// The NIC of this rank, and why: the one that was opened, by what it says of itself. Where no route needed one, what the settings would
-/// choose.
+/// The NIC of this rank, and the reason: the opened NIC's own description, or, where no route needed one, the port that the settings
+/// would choose.
 fn own_nic(world: &anabranch::World) -> (Option<String>, String) {
     let by_nic = world.group().members().iter().copied().find(|peer| world.is_by_nic(*peer));
     if let Some(peer) = by_nic {
@@ -121,7 +121,7 @@ fn own_nic(world: &anabranch::World) -> (Option<String>, String) {
     }
 }
 
-/// What all rows have in common.
+/// The fields that all rows share.
 fn heap_line(world: &anabranch::World) -> String {
     let config = world.config();
     let mode = format!("heap.mode = {}, heap.bytes = {}", config.heap_mode, config.heap_bytes);

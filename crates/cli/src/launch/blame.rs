@@ -1,9 +1,9 @@
-//! Which of several failed ranks is the cause. A rank that loses another fails too, and often ends first: the one that failed by itself still
-//! closes files, and rank 0 answers the others for a while.
+//! Selects the root cause among failed ranks. A rank that loses another fails too, and often ends first: the rank that failed by itself
+//! still closes files, and rank 0 answers the others for a while.
 
 use anabranch::ErrorKind;
 
-/// What a failed rank left behind.
+/// The exit and last output of a failed rank.
 #[derive(Clone, Debug)]
 pub(super) struct Witness {
     pub(super) rank: u32,
@@ -20,17 +20,17 @@ pub(super) struct Witness {
 const NAMES_A_CAUSE: [&str; 4] = ["died (", "left (", "found in ", "gave the world up"];
 
 impl Witness {
-    /// The other rank that its last words name as the cause.
+    /// The other rank that its last lines name as the cause.
     fn names(&self) -> Option<u32> {
         if self.was_killed {
             return None;
         }
         let of_line = |line: &String| {
             let mut rest = line.as_str();
-            while let Some((_, behind)) = rest.split_once("rank ") {
-                rest = behind;
-                let digits = behind.find(|c: char| !c.is_ascii_digit()).unwrap_or(behind.len());
-                let (number, words) = behind.split_at(digits);
+            while let Some((_, after)) = rest.split_once("rank ") {
+                rest = after;
+                let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
+                let (number, words) = after.split_at(digits);
                 if let (Ok(rank), Some(words)) = (number.parse(), words.strip_prefix(' '))
                     && NAMES_A_CAUSE.iter().any(|cause| words.starts_with(cause))
                 {
@@ -42,7 +42,7 @@ impl Witness {
         self.lines.iter().rev().find_map(of_line).filter(|named| *named != self.rank)
     }
 
-    /// Whether one of its lines names another rank, whatever it says of it.
+    /// Whether one of its lines names another rank in any way.
     fn mentions_another(&self) -> bool {
         let number = |words: &str| {
             let digits = words.find(|c: char| !c.is_ascii_digit()).unwrap_or(words.len());
@@ -52,28 +52,28 @@ impl Witness {
         mentioned.any(|rank| rank != self.rank)
     }
 
-    /// Whether it ended with the code for the failure of another rank. The code of a program of the user may mean something else, so that its words
-    /// have to name a rank.
+    /// Whether it ended with the exit code for the failure of another rank. A user program's code may mean something else, so its last
+    /// lines must also name a rank.
     fn ended_for_another(&self) -> bool {
         let peer = i32::from(ErrorKind::Peer.exit_code());
         !self.was_killed && self.code == peer && (self.is_ours || self.mentions_another())
     }
 
-    /// Whether another rank may turn out to be the cause, so that it is worth waiting for.
+    /// Whether another rank may be the cause, so that the supervisor waits for it.
     pub(super) fn may_be_consequence(&self) -> bool {
         self.names().is_some() || self.ended_for_another()
     }
 
-    /// Whether another rank is the cause. A rank may have written that another one died and gone on: its words count where its code says the
-    /// same, or where who is named has failed too.
+    /// Whether another rank is the cause. A rank may have reported the death of another and continued: its lines count only if its exit code
+    /// agrees, or if the named rank has failed too.
     fn is_consequence(&self, failed: &[Self]) -> bool {
         let has_failed = |named| failed.iter().any(|witness| witness.rank == named);
         self.ended_for_another() || self.names().is_some_and(has_failed)
     }
 }
 
-/// The one of the failed ranks, which are in the order of the news, that is the cause: followed from who is named to who that names; where
-/// that one is a consequence too, the first that is none; where all are, the one that the names lead to, of a circle its first.
+/// The root cause among the failed ranks, which are in order of arrival. Follows the names from rank to rank; if the last is a consequence
+/// too, takes the first rank that is not one; if all are consequences, the rank to which the names lead, or the first of a cycle.
 pub(super) fn cause(failed: &[Witness]) -> Option<u32> {
     let of = |rank: u32| failed.iter().find(|witness| witness.rank == rank);
     let mut last = failed.first()?;
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_is_who_blames_nobody() {
+    fn cause_is_the_rank_that_names_no_other() {
         let lost = "anabranch: rank 0 died (its connection closed); the world cannot be used any more";
         let full = witness(0, 1, "anabranch: No space left on device");
         assert_eq!(cause(&[witness(1, 5, lost), full.clone()]), Some(0));
@@ -115,16 +115,16 @@ mod tests {
             cause(&[witness(1, 1, lost), witness(2, 1, "mine"), witness(0, 101, "panicked")]),
             Some(0)
         );
-        // From who is named to who that names.
-        let told = "Error: rank 2 found in ccl (start): syndrome 0x13; the world cannot be used any more";
-        assert_eq!(cause(&[witness(1, 5, lost), witness(0, 5, told), witness(2, 5, told)]), Some(2));
+        // Follows the names from rank to rank.
+        let named = "Error: rank 2 found in ccl (start): syndrome 0x13; the world cannot be used any more";
+        assert_eq!(cause(&[witness(1, 5, lost), witness(0, 5, named), witness(2, 5, named)]), Some(2));
         assert_eq!(cause(&[witness(1, 5, lost)]), Some(1), "who is named has not failed");
         let killed = Witness { was_killed: true, ..witness(0, 137, lost) };
         assert!(!killed.may_be_consequence());
     }
 
     #[test]
-    fn who_is_named_and_is_a_consequence_too_is_not_blamed() {
+    fn named_rank_that_is_itself_a_consequence_is_not_blamed() {
         let names = |rank, code, other| witness(rank, code, &format!("rank {other} died (no goodbye)"));
         let own = witness(3, 1, "No space left on device");
         // Rank 1 ended for a rank that is not among the failed.
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_the_user_is_believed_where_words_and_end_agree() {
+    fn user_program_is_blamed_by_matching_output_and_exit() {
         let users = |rank, code, line| Witness { is_ours: false, ..witness(rank, code, line) };
         let own = users(2, 9, "mine");
         assert_eq!(cause(&[users(1, 5, "five"), own.clone()]), Some(1), "the user's own code 5");

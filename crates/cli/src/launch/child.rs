@@ -41,7 +41,7 @@ pub(crate) struct RankProcess {
     pub(crate) child: Child,
 }
 
-/// Where the ranks of one world meet. Not printable: it holds their secret.
+/// The rendezvous of one world. Not printable: it contains the secret.
 #[derive(Clone)]
 pub(crate) struct Meeting {
     pub(crate) port: u16,
@@ -85,7 +85,7 @@ impl RankProcess {
     pub(crate) fn signal(&self, signal: Signal) {
         let sent = self.pid().map(|pid| kill_process_group(pid, signal));
         if let Some(Err(error)) = sent {
-            tracing::debug!(rank = self.rank, ?signal, %error, "the signal reached nobody");
+            tracing::debug!(rank = self.rank, ?signal, %error, "the signal reached no process");
         }
     }
 }
@@ -95,7 +95,7 @@ fn die_with_parent(command: &mut Command) {
     let launcher = rustix::process::getpid();
     let ask = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The launcher may have ended before the request was made; then nobody would send the signal.
+        // The launcher may have ended before the request was made; then no signal would come.
         match rustix::process::getppid() {
             Some(parent) if parent == launcher => Ok(()),
             _ => Err(io::Error::from(io::ErrorKind::BrokenPipe)),

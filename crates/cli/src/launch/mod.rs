@@ -2,8 +2,8 @@
 //!
 //! Every rank gets what torchrun sets (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`,
 //! `MASTER_PORT`) and a secret of its world (`ANABRANCH_SECRET`), is the leader of its own process group, and
-//! dies with the launcher. The rank that fails decides the outcome, and of several that fail together the one that is the cause; the others are asked to end
-//! (`SIGTERM`) and made to (`SIGKILL`) when they do not within the grace period.
+//! dies with the launcher. A failing rank decides the outcome; of several, the one that is the cause. The others get `SIGTERM`, and
+//! `SIGKILL` if they have not ended after the grace period.
 
 mod blame;
 mod child;
@@ -24,7 +24,7 @@ use supervise::{report, supervise};
 /// What to start.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
-    /// How many ranks; at least one.
+    /// Number of ranks, at least 1.
     pub(crate) ranks: u32,
     /// The program.
     pub(crate) program: OsString,
@@ -32,7 +32,7 @@ pub(crate) struct Launch {
     pub(crate) arguments: Vec<OsString>,
     /// What becomes of the ranks' output.
     pub(crate) output: Output,
-    /// How long a rank may take to end after it was asked to.
+    /// Time between `SIGTERM` and `SIGKILL`.
     pub(crate) grace: Duration,
 }
 
@@ -53,9 +53,9 @@ pub(crate) enum Output {
 pub(crate) enum Ended {
     /// Every rank succeeded.
     Well,
-    /// A rank failed: of several the cause.
+    /// A rank failed; of several, the one that is the cause.
     Failed(Failure),
-    /// The launcher was told to end.
+    /// A signal ended the launcher.
     Interrupted {
         /// The signal's number.
         signal: i32,

@@ -39,8 +39,8 @@ pub(crate) enum Sink {
     Nowhere,
 }
 
-/// Reads one stream to its end: remembers its lines, and passes them on behind `prefix`. A sink that is closed
-/// (`| head`) ends the passing on, not the rank.
+/// Reads one stream to its end: remembers its last lines, and writes them with `prefix`. A closed sink
+/// (`| head`) ends the writing, not the rank.
 pub(crate) fn pump(stream: impl Read, prefix: &str, tail: &Tail, mut sink: Sink) {
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();

@@ -1,4 +1,4 @@
-//! A port that nobody else takes before rank 0 listens on it.
+//! Reserves a port until rank 0 listens on it.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, soc
 
 /// Two TCP ports of the loopback interface: the launcher's, and the rendezvous', which is held.
 ///
-/// It is held by a socket that is bound and does not listen. The system then gives the port to nobody who asks for any
+/// It is held by a socket that is bound and does not listen. The system then assigns the port to no request for any free
 /// port and to no outgoing connection, and still lets rank 0 bind and listen: sockets with `SO_REUSEADDR`, as every
 /// listener of the standard library is, may share an address as long as only one of them listens.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl ReservedPort {
     }
 }
 
-/// Binds without listening, where nobody else is bound. Ranks do not inherit the socket.
+/// Binds without listening, if no other socket is bound. Ranks do not inherit the socket.
 fn hold(port: u16) -> io::Result<OwnedFd> {
     let held = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     bind(&held, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;

@@ -29,12 +29,12 @@ enum Event {
     Signal(i32),
 }
 
-/// How long the streams of ended ranks may stay open (held by processes that they left behind).
+/// How long the streams of ended ranks may stay open, held by their child processes.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// How long the last words of a rank that failed may take to come through its streams.
+/// How long the last output of a failed rank may take to arrive.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-/// How long the rank that failed first may take to end, when one ends that says it is a consequence. Longer than rank 0 answers the others.
+/// How long to wait for the causing rank after a rank ended as a consequence. Longer than rank 0 answers the others.
 const CAUSE: Duration = Duration::from_millis(1500);
 
 /// Starts the ranks and returns when none is left. Must be called on the main thread (see
@@ -99,13 +99,13 @@ struct Supervisor {
     ranks: Vec<Supervised>,
     /// Streams still open.
     streams: usize,
-    /// When those that were asked to end are made to.
+    /// When ranks that got SIGTERM get SIGKILL.
     kill_at: Option<Instant>,
-    /// Whether the ranks were asked to end. What they do from then on is no cause.
+    /// Whether the ranks got SIGTERM. Later failures are not the cause.
     stopping: bool,
-    /// Ranks that failed, in the order of the news, with how.
+    /// Failed ranks with their exit, in order of arrival.
     failed: Vec<(u32, i32, String)>,
-    /// When the first of them is blamed unless it blames another, and when it is blamed all the same.
+    /// When the first of them is blamed unless it names another rank, and when it is blamed anyway.
     blame_at: Option<(Instant, Instant)>,
     ended: Ended,
     grace: Duration,
@@ -180,7 +180,7 @@ impl Supervisor {
             self.blame();
         }
         self.drain();
-        // With all last words, which may have come behind the decision to stop the others.
+        // With all last lines, which may have arrived after the decision to stop the others.
         if let Some(rank) = blame::cause(&self.witnesses())
             && !matches!(self.ended, Ended::Interrupted { .. })
             && let Some((_, code, how)) = self.failed.iter().find(|(failed, ..)| *failed == rank).cloned()
@@ -203,7 +203,7 @@ impl Supervisor {
 
     fn reap(&mut self, rank: u32) {
         let Some(supervised) = self.ranks.get_mut(rank as usize) else { return };
-        // What the rank started and left behind ends with it.
+        // The rank's child processes end with it.
         supervised.process.signal(Signal::KILL);
         let Ok(status) = supervised.process.child.wait() else { return };
         supervised.status = Some(status);
@@ -216,7 +216,7 @@ impl Supervisor {
         self.blame_at.get_or_insert((now + LAST_WORDS, now + CAUSE));
     }
 
-    /// Stops the others once the cause of a failure is there, or has not come.
+    /// Stops the others once the cause of a failure is known, or the wait for it has expired.
     fn blame(&mut self) {
         let Some((soon, late)) = self.blame_at else { return };
         let now = Instant::now();
@@ -240,14 +240,14 @@ impl Supervisor {
         }
         self.blame_at = None;
         if self.stopping {
-            // Asked twice: no more patience.
+            // A second signal ends the grace period.
             self.signal_all(Signal::KILL);
             return;
         }
         self.stop(Signal::from_named_raw(signal).unwrap_or(Signal::TERM));
     }
 
-    /// Asks the ranks that still run to end.
+    /// Sends SIGTERM to the ranks that still run.
     fn stop(&mut self, signal: Signal) {
         self.stopping = true;
         self.signal_all(signal);
@@ -283,7 +283,7 @@ fn describe(status: ExitStatus) -> (i32, String) {
     }
 }
 
-/// Tells on standard error which rank failed first and what it wrote last.
+/// Writes to standard error which rank failed first, with its last lines.
 pub(crate) fn report(failure: &Failure, ranks: u32) {
     let others = if ranks > 1 { "; the other ranks were stopped" } else { "" };
     let mut lines = vec![format!("anabranch: rank {} of {ranks} {}{others}", failure.rank, failure.how)];
@@ -292,11 +292,11 @@ pub(crate) fn report(failure: &Failure, ranks: u32) {
         lines.extend(failure.last_lines.iter().map(|line| format!("  [{}] {line}", failure.rank)));
     }
     lines.push(String::new());
-    // Nobody is left to tell when standard error is gone.
+    // A closed standard error cannot be reported anywhere.
     let _ = io::stderr().lock().write_all(lines.join("\n").as_bytes());
 }
 
-/// Whether somebody reads along.
+/// Whether standard output and standard error are terminals.
 pub(crate) fn is_terminal() -> bool {
     io::stdout().is_terminal() && io::stderr().is_terminal()
 }

@@ -1,8 +1,8 @@
-// How rows look on their way from an expert's rank to their origin. A codec turns elements into units, one a lane, all of a
-// block with one scale, and back. A row on the wire is its units, then its scales, then zero to 15 bytes that no kernel reads.
+// Encodings of rows that combine pushes to their origin. A codec encodes elements to units, one per lane, with one scale per block, and
+// decodes them. An encoded row is its units, then its scales, then 0 to 15 bytes of padding that no kernel reads.
 //
-// Rounding is to nearest even, once. A block of Fp8Block that holds a NaN or an infinity, and one of Fp4Block, comes back as
-// NaNs: neither scale nor E2M1 could carry the one that it was. Fp8Direct keeps NaNs and saturates infinities.
+// Elements are rounded once, to nearest even. In Fp8Block and Fp4Block a block with a NaN or an infinity decodes to
+// NaNs, because E2M1 and a scale cannot represent them. Fp8Direct keeps NaNs and saturates infinities.
 #pragma once
 
 #include "anabranch/float8.h"

@@ -26,8 +26,8 @@ static ANABRANCH_DEVICE void flag_all(const Grid& grid, const Args& args, Combin
         ANABRANCH_UNROLL
         for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
             u32 peer = rotated(args.team.rank, args.team.size, first + u);
-            bool is_told = first + u < args.team.size && !is_masked(grid, args.mask, peer);
-            base[u] = is_told ? private_load(grid, args.team.peer_bases + peer) : 0;
+            bool is_flagged = first + u < args.team.size && !is_masked(grid, args.mask, peer);
+            base[u] = is_flagged ? private_load(grid, args.team.peer_bases + peer) : 0;
         }
         ANABRANCH_UNROLL
         for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
@@ -83,9 +83,9 @@ static ANABRANCH_DEVICE u64 next_epoch(const Grid& grid, const Args& args) {
     return grid.block_broadcast(epoch);
 }
 
-// Every block read the epoch when it began, and is counted when it ends, so the last may advance it. No data is ordered by
-// this: the next launch is. No fence orders the reads before the store either, so the epoch is read and written as a flag: a
-// block has used the value, in its wait, before it is counted.
+// Every block read the epoch when it began, and is counted when it ends, so the last may advance it. The epoch publishes no data to
+// the next launch, which slot order keeps after this one. No fence orders the reads before the store, so the epoch is read and
+// written as a flag: a block has used the value, in its wait, before it is counted.
 template <class Args>
 static ANABRANCH_DEVICE void advance_epoch(const Grid& grid, const Args& args, u64 epoch) {
     if (grid.thread != 0) return;

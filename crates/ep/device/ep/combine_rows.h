@@ -1,21 +1,22 @@
-// One token's part of a combine: where its rows lie, and their sum. Waves work on their own tokens here; what orders them is in
-// `combine.hip`, `combine_engine.hip` and `combine_nodes.hip`, which say by `result_of(grid, args, entry)` where a copy's result is.
+// One token's part of a combine: the addresses of its rows, and their sum. Waves work on their own tokens here. The kernels
+// `combine.hip`, `combine_engine.hip` and `combine_nodes.hip` order them, and define `result_of(grid, args, entry)`, the location of a
+// copy's result.
 #pragma once
 
 #include "ep/mask.h"
 #include "ep/send_map.h"
 
-// In whose memory a copy's result is summed from, and at which byte of that rank's heap.
+// The location of a copy's result: the rank that holds it, and the offset in that rank's heap.
 struct Result {
     u32 holder;
     u64 offset;
 };
-// Of a row that is pulled from a window of its rank.
+// A row that is pulled from the combine window of the rank that computed it.
 template <class Args>
 static ANABRANCH_DEVICE Result pulled(const Args& args, u64 entry) {
     return {destination_rank(entry), args.rows_offset + static_cast<u64>(destination_row(entry)) * args.row_bytes};
 }
-// Of what was brought to this rank: the rows of each rank lie as they lie there, one rank's after those of the other.
+// A row that was returned to this rank: `row_stride` rows per rank, in the order of that rank's combine window.
 template <class Args>
 static ANABRANCH_DEVICE Result returned(const Args& args, u64 window, u64 entry) {
     u64 own = static_cast<u64>(args.team.rank) * args.row_stride;

@@ -1,8 +1,8 @@
-// Combined weights, where the plan wants them (EP_COMBINE_WEIGHTS; else nothing of this is compiled): for each token and each of its k, the sum over the ranks that
-// took the token in of what their expert side left in the weight window, [rows][top_k] f32 beside the combine rows; in group-rank
-// order, f32. They go the way of the rows, pulled or pushed, under the same flags, and the same arguments hold for them: the
-// window is written after the dispatch has seen every rank (by `fill_weights.hip`, then by the expert side), and
-// [fan_out][max_tokens][top_k] f32 ([ranks] in place of [fan_out] where ranks may be masked) is where pushed ones come, a place a destination, as for rows.
+// Combined weights (EP_COMBINE_WEIGHTS; else nothing of this is compiled): for each token and each of its top_k entries, the f32 sum, in
+// group-rank order, of the weight windows of the ranks that received the token. A weight window is [rows][top_k] f32.
+// Weights are pulled or pushed like the rows, under the same flags, and the same arguments hold: `fill_weights.hip`, then the experts, write
+// the window after the dispatch has seen every rank. Pushed weights have a window of [fan_out][max_tokens][top_k] f32 ([ranks] in place of
+// [fan_out] where ranks may be masked), a place per destination, as for rows.
 #pragma once
 
 #include "ep/mask.h"
@@ -11,7 +11,7 @@
 
 #ifdef EP_COMBINE_WEIGHTS
 
-// Sums for every token and k, by the whole grid. `weight(entry, place, token, k)` gets what one destination left.
+// Sums for every token and k, by the whole grid. `weight(entry, place, token, k)` loads the weight of one destination.
 template <class Args, class Weight>
 static ANABRANCH_DEVICE void sum_weights(const Grid& grid, const Args& args, Weight weight) {
     u64 items = static_cast<u64>(combined_tokens(grid, args)) * args.top_k;

@@ -1,10 +1,11 @@
-// The dispatch that casts: rows are read as EP_CAST_FROM and sent as codes of EP_CAST, of eight bits, with one f32 scale for each
-// block of 128 elements in the row's meta record, where scales of the caller's would lie. A block is encoded once and stored to
-// all destinations. Code times scale is the element: the scale is the block's largest magnitude divided by the type's largest
-// value (`Scaled` in `ep/codec.h`). A block that holds a NaN or an infinity has NaNs for its scale and all its codes.
+// The dispatch that casts: rows are read as EP_CAST_FROM and sent as 8-bit codes of EP_CAST, with one f32 scale per block of 128
+// elements in the row's meta record, in the place of the caller's scales. A block is encoded once and stored to
+// all destinations. An element is code times scale: the scale is the block's largest magnitude divided by the type's largest
+// value (`Scaled` in `ep/codec.h`). In a block with a NaN or an infinity the scale and all codes are NaN.
 #pragma once
 
 #include "ep/codec.h"
+#include "ep/dispatch_piece.h"
 
 #ifndef EP_CAST_FROM
 #error "a dispatch that casts is compiled for the type of the rows it reads: Bf16, F16 or F32"
@@ -14,7 +15,7 @@ typedef EP_CAST CastTo;
 typedef Scaled<CastTo> Cast;
 static_assert(Cast::UNITS == UNITS_TOGETHER, "a wave has whole blocks");
 
-// What one lane has of a block of a row: EACH of its units, LANES apart. The lanes of a block find its largest magnitude together.
+// One lane's share of a block of a row: EACH of its units, LANES apart. The lanes of a block reduce its largest magnitude together.
 struct CastShare {
     static constexpr u32 LANES = Cast::UNITS < WAVE_SIZE ? Cast::UNITS : WAVE_SIZE;
     static constexpr u32 EACH = Cast::UNITS / LANES;
@@ -60,7 +61,7 @@ struct CastShare {
     }
 };
 
-// In place of the copy that `dispatch_rows.h` has for other kernels.
+// One wave casts units of a token's row and stores them to all its destinations. `dispatch_copy.h` has the same function without a cast.
 template <class Route>
 static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local,
                                         const Piece& piece, u32 token) {
@@ -84,8 +85,8 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
         for (u32 n = 0; n < fan; ++n) {
             u64 entry = local.destination.get(grid, piece.index * args.fan_out + turn);
             turn = turn + 1 == fan ? 0 : turn + 1;
-            Vec16* target = reinterpret_cast<Vec16*>(row_at(grid, args, local, entry));
-            u32* scales = reinterpret_cast<u32*>(meta_at(grid, args, local, entry)) + 2 + 2 * args.top_k;
+            Vec16* target = reinterpret_cast<Vec16*>(Route::row_at(grid, args, local, entry));
+            u32* scales = reinterpret_cast<u32*>(Route::meta_at(grid, args, local, entry)) + 2 + 2 * args.top_k;
             ANABRANCH_UNROLL
             for (u32 u = 0; u < UNROLL; ++u) {
                 if (block[u] >= end) continue;

@@ -1,5 +1,5 @@
-// What the grids of a dispatch do, wherever its rows are written: its rows, and the wait for those of others. What orders ranks is
-// sent by the block that sends the counts (`dispatch.hip`, `dispatch_engine.hip`).
+// The part of a dispatch that all routes share: the grid writes its rows, and one block waits for the rows of all ranks. The kernels
+// themselves send the counts and flags, which order ranks.
 #pragma once
 
 #include "ep/dispatch_rows.h"
@@ -8,7 +8,7 @@
 
 enum DispatchPhase : u32 { DISPATCH_WAIT_FLAG = 1, DISPATCH_FLAG_OVERRUN = 2 };
 
-// The whole of one block: learns from every rank.
+// One whole block: waits for the flag of every rank, and writes counts and offsets.
 template <class Route>
 static ANABRANCH_DEVICE void learn_counts(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local,
                                           const WaitContext& wait) {
@@ -22,14 +22,14 @@ static ANABRANCH_DEVICE void learn_counts(const Grid& grid, const DispatchArgs& 
         u64 seen = 0;
         bool is_there = true;
         WaitStatus status = WAIT_OK;
-        if constexpr (Route::FORWARDS) status = await_teller(grid, local, wait, DISPATCH_WAIT_FLAG, peer, own, args.flag_stride);
+        if constexpr (Route::FORWARDS) status = await_reporter(grid, local, wait, DISPATCH_WAIT_FLAG, peer, own, args.flag_stride);
         if (status == WAIT_OK) status = await_rank(grid, wait, args.mask, DISPATCH_WAIT_FLAG, peer, flag, seen, is_there);
         if (status == WAIT_OK && is_there && flag_epoch(seen) != epoch) {
             report_fault(grid, wait, DISPATCH_FLAG_OVERRUN, peer, epoch, seen, 0);
             status = WAIT_FAULT;
         }
         if (status != WAIT_OK) local.fault.fetch_add(grid, 0, 1u);
-        // What was sent is reported; the same words now hold what was received.
+        // The sent counts have been used; the same words now hold the received ones.
         local.next_row.set(grid, peer, status == WAIT_OK && is_there ? flag_count(seen) : 0u);
     }
     acquire_after_wait(grid);
@@ -48,8 +48,8 @@ static ANABRANCH_DEVICE void learn_counts(const Grid& grid, const DispatchArgs& 
     }
 }
 
-// The whole block comes here, or none of it: its share of `tokens`, after a barrier, with all next rows at zero. Afterwards the block
-// with the last tokens, and only that, gives the counts of all.
+// The whole block comes here, or none of it, after a barrier, with all next rows at zero. Writes its share of `tokens`. True in the one
+// block with the last tokens, whose next rows are then the counts of all tokens.
 template <class Route>
 static ANABRANCH_DEVICE bool write_share(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local, u32 tokens) {
     // `parts` blocks share a run of tokens, each with its part of every row.
@@ -75,10 +75,12 @@ static ANABRANCH_DEVICE bool write_share(const Grid& grid, const DispatchArgs& a
             Piece piece = piece_of(args, part, item);
             piece.index += earlier;
             u32 token = tile + piece.index;
-            if (piece.is_meta) {
-                write_meta(grid, args, local, piece.index, token);
-            } else {
+            if (!piece.is_meta) {
                 copy_units(grid, args, local, piece, token);
+            } else if constexpr (Route::FORWARDS) {
+                forward_meta(grid, args, local, piece.index, token);
+            } else {
+                write_meta(grid, args, local, piece.index, token);
             }
         }
         grid.block_barrier();
@@ -102,11 +104,11 @@ static ANABRANCH_DEVICE bool write_rows(const Grid& grid, const DispatchArgs& ar
     return last;
 }
 
-// What every kernel begins with: the tables in local memory, and the epoch, 0 when the world is poisoned.
+// The begin of every kernel: fills the tables in local memory and returns the epoch, 0 when the world is poisoned.
 template <class Route>
 static ANABRANCH_DEVICE u64 begin(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local) {
     u32 ranks = args.team.size;
-    // Loaded before the bases are: nothing waits for it until all are on their way.
+    // Loaded before the bases, so that the latencies overlap.
     u64 last = grid.thread == 0 ? private_load(grid, &args.state->dispatch_epoch) : 0;
     bool poisoned = grid.thread == 0 && is_poisoned(grid, args.team.control);
     for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {

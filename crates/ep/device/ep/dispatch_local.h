@@ -4,18 +4,19 @@
 #include "ep/routing.h"
 
 // Local memory, in this order: peer bases u64[R], the tile's destinations u64[TILE][fan_out], next row u32[R], first row
-// u32[R], capacity u32[R], number of destinations u32[TILE], fault word; across nodes, next relay row u32[N]. The plan computes the same size
-// (`dispatch_local_bytes`). Next rows are counted from 0 at each rank; this source's row 0 there is the window's `first_row`,
-// and the rows from `capacity` on are dropped. The base of a rank that was masked when the block began is 0, and that of a rank on
+// u32[R], capacity u32[R], number of destinations u32[TILE], fault word; on several nodes, next relay row u32[N]. The plan computes the
+// same size (`dispatch_local_bytes`). Next rows are counted from 0 at each rank; this source's row 0 there is the window's `first_row`,
+// and the rows from `capacity` on are dropped. The base of a rank that was masked when the block began is 0, as is the base of a rank on
 // another node.
 //
-// A `Route` says how rows reach other ranks (`route_near.h`, `route_engine.h`, `route_nodes.h`, `route_relay.h`):
+// A `Route` defines how rows reach other ranks (`route_near.h`, `route_engine.h`, `route_nodes.h`, `route_relay.h`). A kernel includes its
+// route before the headers that are templates over it. A route has:
 //   Ids           how ids are read
-//   RELAYS        tokens go once to each other node: it has `count_relays` and so on
-//   FORWARDS      rows are those that other nodes' ranks have put here
+//   RELAYS        whether tokens go once to each other node; `route_relay.h` has the functions for it
+//   FORWARDS      whether the rows are those that ranks of other nodes put here
 //   place_tables  takes local memory from this byte on
-//   is_far        whether stores do not reach a rank
-//   row_at(grid, args, local, entry), meta_at(...)  where a copy's row and record are written
+//   is_far        whether stores cannot reach a rank
+//   row_at, meta_at  where a copy's row and its meta record are written
 template <class Route>
 struct DispatchLocal {
     LocalArray<u64> peer_base;

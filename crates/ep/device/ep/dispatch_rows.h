@@ -1,21 +1,19 @@
-// One rank's part of a dispatch: where each token goes, and the copies. Waves and blocks work on their own tokens here; what
-// orders them is in `dispatch.hip`.
+// One rank's part of a dispatch: the destinations of each token, and the copies. Waves and blocks work on their own tokens here; the
+// kernels order them.
 #pragma once
 
 #include "ep/dispatch_local.h"
 #include "ep/mask.h"
+#ifdef EP_CAST
+#include "ep/dispatch_cast.h"
+#else
+#include "ep/dispatch_copy.h"
+#endif
 
-// The ids of a token, and how far they are from those of the next: the caller's lie close, those forwarded in their records.
+// The distance between the ids of two tokens: the caller's are dense, forwarded ones are in their meta records.
 template <class Route>
 static ANABRANCH_DEVICE u32 id_stride(const DispatchArgs& args) {
     return Route::FORWARDS ? args.meta_bytes / 4 : args.top_k;
-}
-
-// A unit of a row that goes out: the caller's, or one that a peer has written here.
-template <class Route>
-static ANABRANCH_DEVICE Vec16 load_unit(const Grid& grid, const Vec16* unit) {
-    if constexpr (Route::FORWARDS) return heap_load(grid, unit);
-    return stream_load(grid, unit);
 }
 
 // Whether no rows are sent to the rank.
@@ -31,8 +29,8 @@ static ANABRANCH_DEVICE bool is_relayed(const Grid& grid, const DispatchLocal<Ro
 }
 
 // Wave 0 gives every token of the tile its destinations and rows. Each token is reported by one block, those from `reported` on
-// by this one: it counts their invalid ids and writes the send map, which names the dropped copies too. What is forwarded its source
-// has reported.
+// by this one: it counts their invalid ids and writes the send map, which includes dropped copies. For forwarded tokens the source
+// has done so.
 template <class Route>
 static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local,
                                         u32 first, u32 count, u32 reported) {
@@ -88,70 +86,8 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
     }
 }
 
-// What a wave does at a time: a run of a token's 16-byte units, or its meta record.
-struct Piece {
-    u32 index;  // of the token in its tile
-    u32 begin, end;
-    bool is_meta;
-};
-
-// Units of a row that one wave must have: those of a block with one scale, where rows are cast.
-#ifdef EP_CAST
-static constexpr u32 UNITS_TOGETHER = 8;
-#else
-static constexpr u32 UNITS_TOGETHER = 1;
-#endif
-
-// One more piece a token than it has segments: its meta record, written by the first part.
-static ANABRANCH_DEVICE u32 pieces_of_token(const DispatchArgs& args, u32 part) { return args.segments + (part == 0 ? 1 : 0); }
-
-static ANABRANCH_DEVICE Piece piece_of(const DispatchArgs& args, u32 part, u32 item) {
-    u32 pieces = pieces_of_token(args, part), units = args.row_bytes / 16 / UNITS_TOGETHER;
-    u32 segments = args.parts * args.segments;
-    u32 segment = part * args.segments + item % pieces;
-    Piece piece;
-    piece.index = item / pieces;
-    piece.is_meta = item % pieces == args.segments;
-    piece.begin = static_cast<u32>(static_cast<u64>(units) * segment / segments) * UNITS_TOGETHER;
-    piece.end = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / segments) * UNITS_TOGETHER;
-    return piece;
-}
-
-#ifdef EP_CAST
-#include "ep/dispatch_cast.h"
-#else
-// One wave copies units of a token's row to all its destinations: loaded once, stored to each.
-template <class Route>
-static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local,
-                                        const Piece& piece, u32 token) {
-    static constexpr u32 UNROLL = 4;
-    const Vec16* source = reinterpret_cast<const Vec16*>(args.tokens + static_cast<u64>(token) * args.row_bytes);
-    u32 fan = local.fan.get(grid, piece.index);
-    for (u32 first = piece.begin + grid.lane(); first < piece.end; first += WAVE_SIZE * UNROLL) {
-        Vec16 unit[UNROLL];
-        ANABRANCH_UNROLL
-        for (u32 u = 0; u < UNROLL; ++u) {
-            u32 at = first + u * WAVE_SIZE;
-            if (at < piece.end) unit[u] = load_unit<Route>(grid, source + at);
-        }
-        // Each block starts with another destination, so that no link gets all blocks at once.
-        u32 turn = (grid.block + args.team.rank) % maximum(fan, 1u);
-        for (u32 n = 0; n < fan; ++n) {
-            u64 entry = local.destination.get(grid, piece.index * args.fan_out + turn);
-            turn = turn + 1 == fan ? 0 : turn + 1;
-            Vec16* target = reinterpret_cast<Vec16*>(row_at(grid, args, local, entry));
-            ANABRANCH_UNROLL
-            for (u32 u = 0; u < UNROLL; ++u) {
-                u32 at = first + u * WAVE_SIZE;
-                if (at < piece.end) remote_store(grid, target + at, unit[u]);
-            }
-        }
-    }
-}
-#endif
-
 // One wave writes the meta record of a token at all its destinations: {token, place among those destinations,
-// ids, weights, scales}. Combine pushes what becomes of the row to that place. Where ranks may be masked the place is the
+// ids, weights, scales}. Combine pushes the row's result to that place. Where ranks may be masked the place is the
 // destination's rank.
 template <class Route>
 static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local, u32 index,
@@ -159,7 +95,7 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
     u32 fan = local.fan.get(grid, index);
     u32 words = 2 + 2 * args.top_k + args.scale_bytes / 4;
     for (u32 word = grid.lane(); word < words; word += WAVE_SIZE) {
-        // One load for all lanes, wherever a word comes from.
+        // One load for all lanes, from whichever tensor has the word.
         u32 scales_at = 2 + 2 * args.top_k;
         u64 row = static_cast<u64>(token);
         const u32* from = nullptr;
@@ -177,7 +113,7 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
         if (word >= 2 && word < 2 + args.top_k) value = static_cast<u32>(valid_id(static_cast<i32>(value), args.experts));
         for (u32 n = 0; n < fan; ++n) {
             u64 entry = local.destination.get(grid, index * args.fan_out + n);
-            u32* target = reinterpret_cast<u32*>(meta_at(grid, args, local, entry));
+            u32* target = reinterpret_cast<u32*>(Route::meta_at(grid, args, local, entry));
             if (word == 1) {
                 value = MASKS ? destination_rank(entry) : n;
                 if constexpr (Route::RELAYS) value = place_of(grid, args, local, token, entry);

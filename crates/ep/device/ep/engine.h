@@ -1,13 +1,13 @@
-// What dispatch and combine put into the queues of copy engines (transport `sdma`): rows, then the flag that reports them.
-// Members whose route has no such queue get their rows by copies on streams, and the flag from a kernel after these.
+// The packets of dispatch and combine in the queues of copy engines (transport `sdma`): rows, then their flag.
+// Members whose route has no such queue get their rows by copies on streams, and the flag from a later kernel.
 //
-// Why a flag is never seen before what it reports: a queue's packets are done in their order, and a fence waits for all before it; all of
-// one slot for one rank goes into one queue. Why half a flag is not taken for a whole one: it is {epoch, count}, and two words for an
-// engine. The count is written first; before the epoch is, a reader finds the last epoch, whatever the count, and waits on. After the
-// epoch nothing more is written, so that who has seen it may reuse or free the word.
+// Why a flag is never seen before its rows: all packets of one slot for one rank go into one queue, which processes them in
+// order, and a fence waits for all packets before it. Why half a flag is not taken for a whole one: the flag is {epoch, count}, which an
+// engine writes as two words, the count first. Until the epoch is written, a reader sees the last epoch and continues to wait. The
+// epoch is the last write, so a reader that has seen it may reuse or free the word.
 //
-// Why a queue's engine has left a slot's memory when the slot is used again, or its plan is dropped: the second half of each operation
-// waits until the first half's packets are done (`wait_posted`), and the slot's next use, and the drop, are after that in stream order.
+// Why the engines no longer access a slot's memory when the slot is used again or its plan is dropped: the receive of each operation
+// waits until the send's packets are done (`wait_posted`), and the slot's next use, and the drop, come after that in slot order.
 #pragma once
 
 #include "anabranch/prelude.h"
@@ -29,8 +29,8 @@ struct Payload {
     u64 bytes;
 };
 
-// Puts payloads into a queue and the flag after them; `posted` gets the position to wait for. What they hold was released at system
-// scope. One lane. After a wait that ends in vain the world is poisoned.
+// Posts payloads and then the flag to a queue; `posted` gets the position to wait for. The payloads were released at system
+// scope. One lane. An expired wait poisons the world.
 template <u32 COUNT>
 static ANABRANCH_DEVICE void post_payloads(const Grid& grid, const WaitContext& wait, const SdmaQueue* entry,
                                            const Payload (&payloads)[COUNT], u64* flag, u64 value, u64* posted) {
@@ -46,7 +46,7 @@ static ANABRANCH_DEVICE void post_payloads(const Grid& grid, const WaitContext& 
     private_store(grid, posted, end);
 }
 
-// A block waits until the engines have done what the slot's last first half gave to queues; who goes on without has a poisoned world.
+// A block waits until the engines have done the packets of the slot's last send. It returns earlier only in a poisoned world.
 static ANABRANCH_DEVICE void wait_posted(const Grid& grid, const TeamView& team, const WaitContext& wait, u32 slot,
                                          const u64* posted) {
     for (u32 peer = grid.thread; peer < team.size; peer += grid.block_threads) {

@@ -1,4 +1,4 @@
-// What a block of `expert_expand.hip` copies and writes down. Its threads and waves work on rows and pairs of their own here.
+// The copies and tables of a block of `expert_expand.hip`. Its threads and waves work on their own rows and pairs here.
 #pragma once
 
 // Local memory, in this order: next place u32[experts], pairs of all rows u32[experts], the tile's pairs: expert u32[pairs],
@@ -14,7 +14,7 @@ struct ExpandLocal {
     }
 };
 
-// Which part of every row a block copies.
+// The part of every row that a block copies.
 struct ExpandPart {
     u32 index;
     u32 parts;
@@ -22,7 +22,7 @@ struct ExpandPart {
 
 static ANABRANCH_DEVICE bool is_slot(u32 slot) { return slot < SLOT_DROPPED; }
 
-// Each thread writes down its pairs: where they went, and where they came from.
+// Each thread writes the slot map entries and row sources of its pairs.
 static ANABRANCH_DEVICE void write_pairs(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local,
                                          u32 source, u64 window_row, u32 pairs) {
     u32 top_k = args.received.top_k;
@@ -106,7 +106,7 @@ static ANABRANCH_DEVICE void copy_tile(const Grid& grid, const ExpertExpandArgs&
     }
 }
 
-// The rows between an expert's last and the next multiple of the alignment: zeros, from nowhere. The grid's waves share them.
+// The padding: zero rows from an expert's last row to the next multiple of the alignment. The grid's waves share them.
 static ANABRANCH_DEVICE void zero_padding(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local) {
     // Fits 32 bits: a block's local memory has words for every expert.
     u32 most = args.alignment - 1;

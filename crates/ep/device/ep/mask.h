@@ -1,26 +1,27 @@
-// Ranks that a plan works without (`EP_MASK`): without that parameter nothing of this is compiled.
+// Masked ranks (`EP_MASK`): without that parameter nothing of this is compiled.
 //
-// A rank's mask is in its own device memory, one entry a rank for all slots. Between two resets entries are only set, by the
-// host or by a wait that is patient no longer. Who masks a rank sends it neither rows of a dispatch nor flags from then on (rows of
-// a combine may still be pushed to their places, which are d's own), waits for nothing of it, and reads nothing that it sends; ranks may differ in which ranks they mask. That puts one link out of the chains by which the kernels
-// argue that nothing is overwritten too early, so the argument has to hold without it.
+// A rank's mask is in its own device memory, one entry per rank for all slots. Between two resets entries are only set, by the
+// host or by a wait whose patience has ended. A rank d that masks a rank S sends S no dispatch rows and no flags from then on, does
+// not wait for S, and reads nothing that S sends. (It may still push combine rows to S, to places that d alone writes.) Masks
+// of ranks may differ. The arguments of the kernels that nothing is overwritten too early use waits for all ranks, so they must hold
+// without the waits for S.
 //
-// What may a rank S still write at d, late, that has masked it? Its flag words, its rows and meta records of a dispatch, and its
-// rows and weights of a combine that pushes. Each lies where S alone writes: word [S], rows [S * row_stride ..] (why the mode is slotted), and
-// place [S] of the push window (why places are ranks here, and why that window shares no memory with the one that is pulled).
-// Who could read it? d, for what it received from S and sent to S: neither does, as long as d masks S. After a reset d may
-// look at word [S] again: the ranks of a reset have nothing in flight, take the greatest epoch that any of them may have sent, be it in a
-// first half without its second, and go on with the next, so that no old word has reached it, and rows are read after words only.
+// Late writes of S at d. S may write its flag words, its rows and meta records of a dispatch, and its rows and weights of a combine
+// that pushes. S alone writes each of these: word [S], rows [S * row_stride ..] (so the mode must be slotted), and
+// place [S] of the push window (so places are ranks here, and that window shares no memory with the one that is pulled).
+// While d masks S, d reads none of them. After a reset d reads word [S] again. The ranks of a reset have nothing in flight. They take
+// the greatest epoch that any of them may have sent, also in a send without its receive, and continue with the next one. So no old
+// word has the epoch that d waits for, and d reads rows only after words.
 //
-// What may S still read at d, late, that has masked it? The rows and weights that d computed for S, in a combine that pulls: rows
-// [S * row_stride ..] of d's combine window, which d's experts write for rows received from S, and there are none as long as d
-// masks S. So they are those of the epoch whose flag S has seen. All else S reads in its own memory, where d wrote it last.
+// Late reads of S at d. In a combine that pulls, S reads the rows and weights that d computed for S: rows [S * row_stride ..] of d's
+// combine window. d's experts write them for rows received from S, and while d masks S there are none. So S reads the rows of the epoch
+// whose flag it has seen. Everything else that S reads is in its own memory, in words and places that d alone writes.
 //
-// Why all that one operation does agrees, though its blocks look at the mask at different times, and other slots' kernels set
-// it meanwhile. Dispatch: one thread decides about a rank's flag. The last block tells a rank its count when it sees it unmasked;
-// entries are only set, and all blocks were counted in before, so none of them has left a row out. What it sees masked counts as
-// masked, sent or not. Combine: the first block that knows about a rank, that its flag came or that it is masked, says so in
-// a word {epoch, there} by a compare and swap; all others do as it says.
+// Blocks of one operation read the mask at different times, and kernels of other slots may set it meanwhile. Why they agree.
+// Dispatch: one thread decides about a rank's flag. The last block sends a rank its count if it sees the rank unmasked; entries
+// are only set, and all blocks arrived before, so no block left out a row for that rank. If it sees the rank masked, the rank's copies
+// count as masked, sent or not. Combine: the first block that knows about a rank, either its flag or its mask, stores
+// {epoch, there} by a compare and swap; all other blocks follow that word.
 #pragma once
 
 #include "anabranch/prelude.h"
@@ -36,7 +37,7 @@ ANABRANCH_DEVICE bool is_masked(const Grid& grid, const MaskView& mask, u32 rank
     return false;
 }
 
-// A wait for this rank's flag has ended with the patience. The first to say so leaves the record for the host.
+// After a wait for this rank's flag that ended with the patience. The first block to claim the entry writes the record for the host.
 ANABRANCH_DEVICE void mask_rank(const Grid& grid, const WaitContext& wait, const MaskView& mask, u32 phase, u32 rank,
                                 u64 waited_ns) {
     RankMask* entry = mask.ranks + rank;
@@ -57,9 +58,9 @@ ANABRANCH_DEVICE WaitStatus await_flag(const Grid& grid, const WaitContext& wait
         grid, wait, phase, rank, epoch, flag, [epoch](u64 value) { return flag_has_reached(value, epoch); }, seen);
 }
 
-// The same; where ranks may be masked, until this one is, by this wait at the latest: `is_there` tells. The patience counts from
-// here: whoever comes as late as this block has nothing to fear, however long both have worked. No rank masks itself: its own flag
-// may still be under way. WAIT_FAULT in a poisoned world.
+// The same. Where ranks may be masked, it also ends when this rank is masked, at the latest by this wait: `is_there` is false then. The
+// patience begins here, so a peer that is as late as this block is not masked. A rank never masks itself: its own flag may not
+// have landed yet. WAIT_FAULT in a poisoned world.
 ANABRANCH_DEVICE WaitStatus await_rank(const Grid& grid, const WaitContext& wait, const MaskView& mask, u32 phase, u32 rank,
                                        const u64* flag, u64& seen, bool& is_there) {
     is_there = true;
@@ -94,7 +95,7 @@ struct LeftOut {
     }
 };
 
-// What all blocks of a combine do about a rank: what the first of them has found.
+// Whether all blocks of a combine include a rank: as the first of them has found.
 ANABRANCH_DEVICE bool first_found(const Grid& grid, const MaskView& mask, u32 rank, u64 epoch, bool is_there) {
     u64 mine = epoch * 2 + (is_there ? 1 : 0);
     u64* word = mask.settled + rank;
@@ -113,7 +114,7 @@ ANABRANCH_DEVICE WaitStatus settle(const Grid& grid, const WaitContext& wait, co
     if (status != WAIT_OK) return status;
     bool came = is_there;
     is_there = first_found(grid, mask, rank, wait.epoch, came);
-    // Another block has seen the flag, so that it is there for this one too.
+    // Another block has seen the flag, so this one will.
     if (is_there && !came) status = await_flag(grid, wait, phase, rank, flag, seen);
     LocalArray<u32>{LeftOut::BYTE}.set(grid, rank, is_there ? 0u : 1u);
     return status;

@@ -1,5 +1,5 @@
-// Which ranks share this one's node. The others are reached by the device functions of the heap, over whatever route
-// they have; their memory need not be mapped here.
+// Which ranks are on this rank's node. The device functions of the heap reach the others over any route; their memory need not be
+// mapped here.
 #pragma once
 
 #include "anabranch/prelude.h"

@@ -1,12 +1,12 @@
 // The rows that a dispatch delivered, numbered through all sources: row n of source s is number offsets[s] + n. The windows
-// have other addresses: source s owns `row_stride` rows from s * row_stride on, or, where the stride is 0, those from
+// have other indices: source s owns `row_stride` rows from s * row_stride on, or, where the stride is 0, the rows from
 // offsets[s] on.
 #pragma once
 
 #include "ep/routing.h"
 
 static constexpr u32 NO_EXPERT = ~0u;
-// Entries of the slot map that name no row: the pair's expert is not on this rank, or its rows are used up.
+// Slot map entries without a row: the pair's expert is not on this rank, or its capacity is full.
 static constexpr u32 SLOT_NONE = ~0u;
 static constexpr u32 SLOT_DROPPED = ~0u - 1;
 
@@ -14,7 +14,7 @@ ANABRANCH_DEVICE u32 total_rows(const Grid& grid, const ReceivedView& received) 
     return private_load(grid, received.offsets + received.ranks);
 }
 
-// Goes through row numbers forward. All lanes that share a cursor move it alike.
+// Iterates over row numbers. All lanes that share a cursor move it uniformly.
 struct RowCursor {
     u32 source;
     u32 begin;
@@ -33,7 +33,7 @@ struct RowCursor {
         return {low, private_load(grid, received.offsets + low), private_load(grid, received.offsets + low + 1)};
     }
 
-    // To `row`, which is not before the last one and below the total.
+    // To `row`, which is not before the current one and below the total.
     ANABRANCH_DEVICE void move_to(const Grid& grid, const ReceivedView& received, u32 row) {
         while (end <= row) {
             ++source;
@@ -53,8 +53,7 @@ ANABRANCH_DEVICE const u32* meta_record(const ReceivedView& received, u64 window
     return reinterpret_cast<const u32*>(received.meta + window_row * received.meta_bytes);
 }
 
-// The number among this rank's experts of the expert that a row of `source` names as its k-th; NO_EXPERT where another rank works
-// on it.
+// The local number of the expert that a row of `source` names at index k; NO_EXPERT if another rank computes it.
 ANABRANCH_DEVICE u32 local_expert(const Grid& grid, const ReceivedView& received, u32 source, u64 window_row, u32 k) {
     const u32* meta = meta_record(received, window_row);
     u32 id = heap_load(grid, meta + 2 + k);

@@ -1,4 +1,4 @@
-// Rows are stored at their final places: every rank's memory is mapped.
+// The route of mapped memory: rows are stored at their final places.
 #pragma once
 
 #include "ep/dispatch_local.h"
@@ -22,11 +22,12 @@ struct NearRoute {
 
     ANABRANCH_DEVICE void place_tables(u32) {}
     ANABRANCH_DEVICE bool is_far(const Grid&, u32) const { return false; }
-};
 
-static ANABRANCH_DEVICE u64 row_at(const Grid& grid, const DispatchArgs& args, const DispatchLocal<NearRoute>& local, u64 entry) {
-    return window_row(grid, args, local, entry);
-}
-static ANABRANCH_DEVICE u64 meta_at(const Grid& grid, const DispatchArgs& args, const DispatchLocal<NearRoute>& local, u64 entry) {
-    return window_meta(grid, args, local, entry);
-}
+    typedef DispatchLocal<NearRoute> Local;
+    static ANABRANCH_DEVICE u64 row_at(const Grid& grid, const DispatchArgs& args, const Local& local, u64 entry) {
+        return window_row(grid, args, local, entry);
+    }
+    static ANABRANCH_DEVICE u64 meta_at(const Grid& grid, const DispatchArgs& args, const Local& local, u64 entry) {
+        return window_meta(grid, args, local, entry);
+    }
+};

@@ -1,16 +1,16 @@
-// Tokens that go once to each other node (`NodesRoute<true>`), and their way on inside it (`ForwardRoute`).
+// Tokens that go once to each other node (`NodesRoute<true>`), and the relay that forwards them there (`ForwardRoute`).
 //
-// A source stages, for each other node, a run of rows and records: those of its tokens that go to any rank there, in their order,
-// also where all their copies find no room. They go to one rank of the node, its relay for this source. That finds from the ids
-// in the records to which ranks of the node each goes, and to which row there: its number among those of the source that go there, as
-// the source itself counts, which keeps the same rows in its map. The word of a record that says a copy's place among those sent
-// says here, bit by bit, which copies of the token are sent, so that the relay knows all places.
+// A source stages, for each other node, the rows and meta records of its tokens that go to any rank there, in their order, even if all
+// their copies are dropped. It puts them to one rank of the node, its relay. The relay computes from the ids in the records to which
+// ranks of the node each token goes, and to which row there: the number of the source's earlier tokens that go to that rank. The source
+// computes the same rows for its send map. The `place` word of these records is a bit mask of the sent copies of the token, from which
+// the relay computes the place of each copy.
 #pragma once
 
 #include "ep/route_nodes.h"
 #include "ep/mask.h"
 
-// To which of the nodes first .. first + 63 a token goes, as bits; those of this rank's node are not there.
+// The nodes first .. first + 63 to which a token goes, as bits, without this rank's node.
 static ANABRANCH_DEVICE u64 nodes_of(const Grid& grid, const DispatchLocal<NodesRoute<true>>& local, const i32* ids, u32 top_k, const Owners& owners,
                                      u32 token, u32 first) {
     u64 found = 0;
@@ -46,7 +46,7 @@ static ANABRANCH_DEVICE u32 route_to_nodes(const Grid& grid, const DispatchArgs&
     return fan;
 }
 
-// Adds, for every other node, the tokens before `end` that go to it. As `count_tokens`.
+// Counts, for every other node, the tokens before `end` that go to it, like `count_tokens`.
 static ANABRANCH_DEVICE void count_relays(const Grid& grid, const DispatchArgs& args, const DispatchLocal<NodesRoute<true>>& local, u32 end) {
     Owners owners = Owners::of(args.placement, args.team.rank);
     for (u32 start = grid.wave() * WAVE_SIZE; start < end; start += grid.block_threads) {
@@ -73,7 +73,7 @@ static ANABRANCH_DEVICE void flag_relayed(const Grid& grid, const DispatchLocal<
     }
 }
 
-// A copy's place among those sent of its token; for a node, which of them are. The map has them all, ascending by rank.
+// A copy's place among the sent copies of its token; for a node, the bit mask of the sent copies. The send map has all, ascending by rank.
 static ANABRANCH_DEVICE u32 place_of(const Grid& grid, const DispatchArgs& args, const DispatchLocal<NodesRoute<true>>&, u32 token,
                                      u64 entry) {
     const u64* map = args.send_map + static_cast<u64>(token) * args.fan_out;
@@ -88,7 +88,7 @@ static ANABRANCH_DEVICE u32 place_of(const Grid& grid, const DispatchArgs& args,
     return destination_rank(entry) >= args.team.size ? sent : place;
 }
 
-// The ids that a peer wrote into the records of its rows. A token's number at its source is its record's first word, two before the ids.
+// Ids in meta records that a peer wrote. A token's number at its source is its record's first word, two words before the ids.
 struct RecordIds {
     static ANABRANCH_DEVICE i32 load(const Grid& grid, const i32* id) { return heap_load(grid, id); }
     static ANABRANCH_DEVICE u32 token(const Grid& grid, const i32* ids, u32) {
@@ -96,7 +96,7 @@ struct RecordIds {
     }
 };
 
-// Rows that ranks of other nodes have put here go on to the ranks of this node.
+// Rows that ranks of other nodes have put here are forwarded to the ranks of this node.
 struct ForwardRoute {
     typedef RecordIds Ids;
     static constexpr bool RELAYS = false;
@@ -107,27 +107,28 @@ struct ForwardRoute {
 
     ANABRANCH_DEVICE void place_tables(u32) {}
     ANABRANCH_DEVICE bool is_far(const Grid& grid, u32 rank) const { return !is_near(grid, nodes, rank); }
+
+    typedef DispatchLocal<ForwardRoute> Local;
+    static ANABRANCH_DEVICE u64 row_at(const Grid& grid, const DispatchArgs& args, const Local& local, u64 entry) {
+        return window_row(grid, args, local, entry);
+    }
+    static ANABRANCH_DEVICE u64 meta_at(const Grid& grid, const DispatchArgs& args, const Local& local, u64 entry) {
+        return window_meta(grid, args, local, entry);
+    }
 };
 
-static ANABRANCH_DEVICE u64 row_at(const Grid& grid, const DispatchArgs& args, const DispatchLocal<ForwardRoute>& local, u64 entry) {
-    return window_row(grid, args, local, entry);
-}
-static ANABRANCH_DEVICE u64 meta_at(const Grid& grid, const DispatchArgs& args, const DispatchLocal<ForwardRoute>& local, u64 entry) {
-    return window_meta(grid, args, local, entry);
-}
-
-// Waits for the own flag of the rank that tells what comes from another, where that is not the rank itself: if that rank is not there,
-// it is the one to be named.
-static ANABRANCH_DEVICE WaitStatus await_teller(const Grid& grid, const DispatchLocal<ForwardRoute>& local, const WaitContext& wait, u32 phase,
+// Where a relay reports what a rank sent: waits for the relay's own flag first, so that an expired wait names a missing relay and not the
+// rank whose rows it forwards.
+static ANABRANCH_DEVICE WaitStatus await_reporter(const Grid& grid, const DispatchLocal<ForwardRoute>& local, const WaitContext& wait, u32 phase,
                                                 u32 rank, u64 flags, u32 flag_stride) {
-    u32 teller = private_load(grid, local.route.nodes.tellers + rank);
-    if (teller == rank) return WAIT_OK;
+    u32 reporter = private_load(grid, local.route.nodes.reporters + rank);
+    if (reporter == rank) return WAIT_OK;
     u64 seen = 0;
-    const u64* flag = reinterpret_cast<const u64*>(flags + static_cast<u64>(teller) * flag_stride);
-    return await_flag(grid, wait, phase, teller, flag, seen);
+    const u64* flag = reinterpret_cast<const u64*>(flags + static_cast<u64>(reporter) * flag_stride);
+    return await_flag(grid, wait, phase, reporter, flag, seen);
 }
 
-// How many copies of a row's token are for ranks below this one.
+// The number of copies of a row's token for ranks below `rank`.
 static ANABRANCH_DEVICE u32 copies_below(const Grid& grid, const DispatchArgs& args, const Owners& owners, u32 row, u32 rank) {
     const i32* ids = args.ids + static_cast<u64>(row) * (args.meta_bytes / 4);
     u32 token = RecordIds::token(grid, ids, row), below = 0;
@@ -139,9 +140,9 @@ static ANABRANCH_DEVICE u32 copies_below(const Grid& grid, const DispatchArgs& a
     return below;
 }
 
-// One wave writes a token's record at all its destinations in this node.
-static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& args, const DispatchLocal<ForwardRoute>& local, u32 index,
-                                        u32 row) {
+// One wave writes a forwarded token's record at all its destinations in this node.
+static ANABRANCH_DEVICE void forward_meta(const Grid& grid, const DispatchArgs& args, const DispatchLocal<ForwardRoute>& local, u32 index,
+                                          u32 row) {
     u32 fan = local.fan.get(grid, index);
     u32 words = args.meta_bytes / 4;
     Owners owners = Owners::of(args.placement, args.team.rank);
@@ -155,7 +156,7 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
                 u32 below = copies_below(grid, args, owners, row, destination_rank(entry));
                 mine = count_bits(static_cast<u64>(value) & ((u64(1) << below) - 1));
             }
-            remote_store(grid, reinterpret_cast<u32*>(meta_at(grid, args, local, entry)) + word, mine);
+            remote_store(grid, reinterpret_cast<u32*>(ForwardRoute::meta_at(grid, args, local, entry)) + word, mine);
         }
     }
 }

@@ -18,9 +18,9 @@ static_assert(TILE % WAVE_SIZE == 0, "whole waves route a tile");
 // Destinations whose membership one lane holds as bits.
 static constexpr u32 RANKS_PER_MASK = 64;
 
-// Who owns which expert, for the tokens of one rank. Where a table places experts, one may lie on several ranks; token t of rank s
-// goes to number (s + t) mod n of its n ranks. The plan keeps E times R below 2^32. Kernels begin with cold instruction caches, so that short code is
-// fast code: a division by E is a product with `inverse`, ceil(2^32 / E), which gives at most one too much.
+// The owner of each expert, for the tokens of one rank. With a table an expert may be on several ranks; token t of rank s
+// goes to number (s + t) mod n of its n ranks. The plan keeps E times R below 2^32. Kernels begin with cold instruction caches, so short
+// code is fast: a division by E is a product with `inverse`, ceil(2^32 / E), whose result is at most one too large.
 struct Owners {
     PlacementView placement;
     u32 source, inverse;
@@ -46,7 +46,7 @@ struct Owners {
 // The id that routing uses: itself when it names an expert, else -1.
 ANABRANCH_DEVICE i32 valid_id(i32 id, u32 experts) { return static_cast<u32>(id) < experts ? id : -1; }
 
-// The caller's ids: those of a token follow those of the token before.
+// The caller's ids, dense: `top_k` per token.
 struct CallerIds {
     static ANABRANCH_DEVICE i32 load(const Grid& grid, const i32* id) { return private_load(grid, id); }
     // The token's number at its source.
@@ -62,7 +62,7 @@ ANABRANCH_DEVICE void load_ids(const Grid& grid, const i32* ids, u32 first, u32 
     for (u32 u = 0; u < IDS_AT_ONCE; ++u) id[u] = first + u < top_k ? Ids::load(grid, ids + first + u) : -1;
 }
 
-// To which of the ranks first .. first + 63 a token goes, as bits, and which of its k name neither an expert nor nothing.
+// The ranks first .. first + 63 to which a token goes, as bits, and which of its ids are invalid: neither an expert nor -1.
 struct Destinations {
     u64 ranks;
     u32 invalid;
@@ -85,8 +85,8 @@ ANABRANCH_DEVICE Destinations destinations_of(const Grid& grid, const i32* ids, 
     return found;
 }
 
-// Adds, for every rank, the tokens first .. end that go to it to `counts`. The waves of the block share them; who reads the
-// counts comes after a block barrier. The ids of two tokens are `stride` apart.
+// Adds, for every rank, the tokens first .. end that go to it to `counts`. The waves of the block share the tokens; readers of the
+// counts need a block barrier. The ids of two tokens are `stride` apart.
 template <class Ids>
 ANABRANCH_DEVICE void count_tokens(const Grid& grid, const PlacementView& placement, const i32* ids, u32 stride, u32 top_k,
                                    u32 source, const LocalArray<u32>& counts, u32 first, u32 end) {

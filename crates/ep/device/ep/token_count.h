@@ -1,10 +1,10 @@
-// How many tokens an operation has: as many as the host says, or, in kernels compiled with EP_DEVICE_COUNT, what a word in this
-// device's memory says when dispatch runs, but not more than the host says.
+// The number of tokens of an operation: the host's number, or, in kernels compiled with EP_DEVICE_COUNT, a word in this
+// device's memory when dispatch runs, with the host's number as its bound.
 //
-// The word is the caller's, who leaves it alone until dispatch has run. One kernel reads it and keeps the number in the slot's
-// state: the count before a compact dispatch, else dispatch. Everything after that on the stream reads the state: the compact
-// dispatch, which then has the number of the count, whose rows it fills, and combine. Why the state's number is not overwritten too
-// early: the next kernel that keeps one there is that of the slot's next dispatch, after this one's combine on the stream.
+// The caller does not write the word until dispatch has run. One kernel reads it and stores the number in the slot's
+// state: the count before a compact dispatch, else dispatch. Later kernels read the state: the compact
+// dispatch, so that it has the number of the count, and combine. Why the state's number is not overwritten too
+// early: the slot's next dispatch is the next to store it, after this one's combine in slot order.
 #pragma once
 
 #include "anabranch/prelude.h"
@@ -15,7 +15,7 @@ static ANABRANCH_DEVICE u32 given_tokens(const Grid& grid, const Args& args) {
     return args.device_count != nullptr ? private_load(grid, args.device_count) : args.token_count;
 }
 
-// One thread of the grid, after all its reads of the state's number. More than the host allows is reported to it.
+// One thread of the grid, after all reads of the state's number. A number above the bound is recorded for the host.
 template <class Args>
 static ANABRANCH_DEVICE void keep_tokens(const Grid& grid, const Args& args, u32 given) {
     SlotState* state = args.state;
@@ -28,7 +28,7 @@ static ANABRANCH_DEVICE void keep_tokens(const Grid& grid, const Args& args, u32
     private_store(grid, &state->excess_allowed, args.token_count);
 }
 
-// Those of a combine; a release, which has none, has none here.
+// The tokens of a combine; 0 for a release.
 template <class Args>
 static ANABRANCH_DEVICE u32 combined_tokens(const Grid& grid, const Args& args) {
     return minimum(args.token_count, private_load(grid, &args.state->token_count));

@@ -14,7 +14,7 @@ device_struct! {
         pub staged_rows: DevicePointer<u8>,
         /// `[ranks][row_stride][meta_bytes]`: their meta records; written.
         pub staged_meta: DevicePointer<u8>,
-        /// `[ranks]`: in each rank's queue, the position after the packets of the last first half.
+        /// `[ranks]`: in each rank's queue, the position after the packets of the last send.
         pub posted: DevicePointer<u64>,
         /// The slot's number in the plan.
         pub slot: u32,
@@ -28,11 +28,11 @@ device_struct! {
     pub struct CombineEngineArgs {
         /// The group.
         pub team: TeamView,
-        /// The experts' output for the received rows, `[ranks][row_stride][row_bytes]`; null in the half that sums.
+        /// The experts' output for the received rows, `[ranks][row_stride][row_bytes]`; null in the receive.
         pub rows: DevicePointer<u8>,
         /// Rows received from each rank, `[ranks]`.
         pub counts: DevicePointer<u32>,
-        /// `[token_count][row_bytes]`; written; null in the half that sends.
+        /// `[token_count][row_bytes]`; written; null in the send.
         pub output: DevicePointer<u8>,
         /// The dispatch's map.
         pub send_map: DevicePointer<u64>,
@@ -40,19 +40,19 @@ device_struct! {
         pub state: DevicePointer<SlotState>,
         /// As for a dispatch.
         pub posted: DevicePointer<u64>,
-        /// Window of what returns `[ranks][row_stride][row_bytes]`, bytes from the heap's start.
+        /// Return window `[ranks][row_stride][row_bytes]`, bytes from the heap's start.
         pub rows_offset: u64,
         /// Flag words, `flag_stride` bytes apart.
         pub flags_offset: u64,
         /// Tokens of the dispatch.
         pub token_count: u32,
-        /// Entries of the map a token.
+        /// Entries of the send map per token.
         pub fan_out: u32,
         /// Bytes of a row in the combine type, a multiple of 16.
         pub row_bytes: u32,
         /// Rows a source owns in the windows.
         pub row_stride: u32,
-        /// Segments into which a row is cut, one a wave.
+        /// Segments of a row, one per wave.
         pub segments: u32,
         /// Bytes between two flag words.
         pub flag_stride: u32,
@@ -60,7 +60,7 @@ device_struct! {
         pub operation: u32,
         /// The slot's number in the plan.
         pub slot: u32,
-        /// Of a plan without masks.
+        /// For a plan without masks.
         pub mask: MaskView,
     }
 }

@@ -1,13 +1,13 @@
-//! The structs that cross to the kernels of the expert-major layout, declared once.
+//! The argument structs of the expert-major kernels, declared once for host and device.
 
 use anabranch_hip_jit::{DevicePointer, device_struct};
 
 use super::PlacementView;
 
 device_struct! {
-    /// What a dispatch delivered, as the kernels of the expert-major layout read it.
+    /// The received rows of a dispatch, for the kernels of the expert-major layout.
     pub struct ReceivedView {
-        /// Which rank works on which expert.
+        /// The ranks of each expert.
         pub placement: PlacementView,
         /// `[experts]`: the number of each expert among this rank's, all ones for the others; null where experts are placed evenly.
         pub local_numbers: DevicePointer<u32>,
@@ -21,7 +21,7 @@ device_struct! {
         pub ranks: u32,
         /// Rows a source owns in the windows; 0 where a source's rows begin at its offset.
         pub row_stride: u32,
-        /// Experts a token names.
+        /// Experts per token.
         pub top_k: u32,
         /// Bytes between two meta records, a multiple of 16.
         pub meta_bytes: u32,
@@ -37,7 +37,7 @@ device_struct! {
 }
 
 device_struct! {
-    /// Where a row of the expert-major layout comes from.
+    /// The source of a row of the expert-major layout.
     pub struct ExpertRowSource {
         /// The received row, as an index into the dispatch's windows; all ones in a row of padding.
         pub row: u32,
@@ -45,9 +45,9 @@ device_struct! {
         pub source_rank: u32,
         /// The token's number on that rank; all ones in a row of padding.
         pub source_token: u32,
-        /// Which of the token's experts this is; all ones in a row of padding.
+        /// The index k of the expert in the token's ids; all ones in a row of padding.
         pub k: u32,
-        /// The weight that travelled with the pair; 0 in a row of padding.
+        /// The dispatched weight of the pair; 0 in a row of padding.
         pub weight: f32,
     }
 }
@@ -95,21 +95,21 @@ device_struct! {
         pub scales: DevicePointer<u8>,
         /// `[local_experts]`: rows of each expert; written.
         pub counts: DevicePointer<u32>,
-        /// `[local_experts]`: pairs of each expert, those without room among them; written.
+        /// `[local_experts]`: pairs of each expert, including dropped ones; written.
         pub pairs: DevicePointer<u32>,
-        /// `[local_experts][ranks + 1]`: rows of each expert before each source's; written.
+        /// `[local_experts][ranks + 1]`: first row of each source within each expert; written.
         pub source_offsets: DevicePointer<u32>,
         /// `[local_experts][capacity]`; written.
         pub sources: DevicePointer<ExpertRowSource>,
-        /// `[window rows][top_k]`: where each pair went; written for the rows received.
+        /// `[window rows][top_k]`: the slot map; written for the rows received.
         pub slot_map: DevicePointer<u32>,
         /// Bytes of a row, a multiple of 16.
         pub row_bytes: u32,
         /// Bytes of a row's scales, a multiple of 4.
         pub scale_bytes: u32,
-        /// Rows an expert has room for, a multiple of the alignment.
+        /// Rows per expert, a multiple of the alignment.
         pub capacity: u32,
-        /// Rows to a multiple of which each expert's rows are padded.
+        /// Alignment of each expert's rows, in rows.
         pub alignment: u32,
         /// Rows that a block places at a time.
         pub tile_rows: u32,

@@ -1,4 +1,4 @@
-//! The structs that cross to the kernels, declared once, and what every launch passes in them.
+//! The argument structs of the kernels, declared once for host and device.
 
 use anabranch_hip_jit::{DevicePointer, device_struct};
 use anabranch_shmem::TeamView;
@@ -18,9 +18,9 @@ pub use routing::{DispatchReplayArgs, RoutingHead, SaveRoutingArgs, SavedRouting
 pub use weights::FillWeightsArgs;
 
 device_struct! {
-    /// Which rank works on which expert.
+    /// The ranks of each expert.
     pub struct PlacementView {
-        /// `[experts + 1]`: where each expert's ranks begin in `owners`; null where experts are placed evenly.
+        /// `[experts + 1]`: the first entry of each expert in `owners`; null where experts are placed evenly.
         pub starts: DevicePointer<u32>,
         /// The ranks of each expert; null where experts are placed evenly.
         pub owners: DevicePointer<u32>,
@@ -39,15 +39,15 @@ impl PlacementView {
 }
 
 device_struct! {
-    /// What a rank knows about one rank that it may work without, in its own device memory. Starts at zero.
+    /// The mask entry of one rank, in this rank's own device memory. Starts at zero.
     pub struct RankMask {
         /// 1: the rank is masked.
         pub masked: u64,
         /// Epoch of the operation whose wait masked it.
         pub epoch: u64,
-        /// How long that wait took.
+        /// Duration of that wait.
         pub waited_ns: u64,
-        /// Who masked it: waits that ended without its flag; the first of them has left the record.
+        /// Number of waits that ended without its flag; the first wrote the record.
         pub claimed: u32,
         /// The operation's code; 0: it was masked by hand.
         pub operation: u32,
@@ -63,10 +63,9 @@ device_struct! {
     pub struct MaskView {
         /// `[ranks]`.
         pub ranks: DevicePointer<RankMask>,
-        /// `[ranks]`: what the blocks of the slot's last combine did about each rank, twice its epoch, and 1 for a rank that was
-        /// there.
+        /// `[ranks]`: whether the slot's last combine includes each rank: twice the combine's epoch, plus 1 for an included rank.
         pub settled: DevicePointer<u64>,
-        /// How long a wait takes before it masks who has not come.
+        /// How long a wait for a rank lasts before it masks the rank.
         pub patience_ns: u64,
         /// The slot's number.
         pub slot: u32,
@@ -76,7 +75,7 @@ device_struct! {
 }
 
 impl MaskView {
-    /// Of a plan without masks.
+    /// For a plan without masks.
     pub const NONE: Self = Self {
         ranks: DevicePointer::NULL,
         settled: DevicePointer::NULL,
@@ -103,19 +102,19 @@ device_struct! {
         pub combine_ended: u32,
         /// Blocks of the running combine that have pushed all their rows.
         pub combine_arrived: u32,
-        /// Copies that the last dispatch did not send for lack of room at their destinations.
+        /// Copies that the last dispatch dropped because they did not fit at their destinations.
         pub dropped_count: u32,
         /// Blocks of the running count that have added their share.
         pub count_arrived: u32,
-        /// Tokens of the last dispatch; kept by plans whose number of tokens may be in device memory.
+        /// Tokens of the last dispatch, in plans with device token counts.
         pub token_count: u32,
-        /// Dispatches since the word was last read whose number in device memory was above its bound.
+        /// Dispatches with a device token count above its bound, since the word was last read.
         pub excess_count: u32,
-        /// The first such number.
+        /// The first such count.
         pub excess_given: u32,
         /// Its bound.
         pub excess_allowed: u32,
-        /// Copies that the last dispatch left out, because their destinations are masked.
+        /// Copies that the last dispatch left out because their destinations are masked.
         pub masked_count: u32,
         /// Not used.
         pub reserved: u32,
@@ -123,7 +122,7 @@ device_struct! {
 }
 
 impl SlotState {
-    /// Before the slot's first use: the first epoch will be 1, and no invalid id was seen.
+    /// The state before the first use: the first epoch is 1, and there is no invalid id.
     pub fn fresh() -> Self {
         Self { invalid_first: u64::MAX, ..bytemuck::Zeroable::zeroed() }
     }
@@ -134,15 +133,15 @@ device_struct! {
     pub struct CountArgs {
         /// The group.
         pub team: TeamView,
-        /// Which rank works on which expert.
+        /// The ranks of each expert.
         pub placement: PlacementView,
         /// `[token_count][top_k]`.
         pub ids: DevicePointer<i32>,
         /// `[ranks]`: zero between launches.
         pub tally: DevicePointer<u32>,
-        /// `[ranks]`: where this rank's rows begin at each rank; written.
+        /// `[ranks]`: first row of this rank at each rank; written.
         pub bases: DevicePointer<u32>,
-        /// `[ranks]`: rows that are left there from that on; written.
+        /// `[ranks]`: capacity for this rank's rows at each rank; written.
         pub capacity: DevicePointer<u32>,
         /// The slot's words.
         pub state: DevicePointer<SlotState>,
@@ -150,7 +149,7 @@ device_struct! {
         pub matrix_offset: u64,
         /// Tokens of this call.
         pub token_count: u32,
-        /// Experts a token names.
+        /// Experts per token.
         pub top_k: u32,
         /// Experts of the group.
         pub experts: u32,
@@ -170,7 +169,7 @@ device_struct! {
     pub struct DispatchArgs {
         /// The group.
         pub team: TeamView,
-        /// Which rank works on which expert.
+        /// The ranks of each expert.
         pub placement: PlacementView,
         /// `[token_count][row_bytes]`, 16-byte aligned.
         pub tokens: DevicePointer<u8>,
@@ -180,14 +179,14 @@ device_struct! {
         pub weights: DevicePointer<f32>,
         /// `[token_count][scale_bytes]`, 4-byte aligned; not read when `scale_bytes` is 0.
         pub scales: DevicePointer<u8>,
-        /// `[max_tokens][fan_out]`: where each token's copies went, ascending by rank, `{rank + 1 : 32, row : 32}` or 0; bit 31
+        /// `[max_tokens][fan_out]`: the send map, the copies of each token ascending by rank, `{rank + 1 : 32, row : 32}` or 0; bit 31
         /// is set when the copy was dropped; written.
         pub send_map: DevicePointer<u64>,
-        /// `[ranks]`: copies for each rank, also those that are dropped; written and read by this kernel only.
+        /// `[ranks]`: copies for each rank, including dropped ones; written and read by this kernel, and read by later ones on the slot.
         pub routed: DevicePointer<u32>,
-        /// `[ranks]`: where this rank's rows begin at each rank; read when `row_stride` is 0.
+        /// `[ranks]`: first row of this rank at each rank; read when `row_stride` is 0.
         pub bases: DevicePointer<u32>,
-        /// `[ranks]`: rows that are left there; read when `row_stride` is 0.
+        /// `[ranks]`: capacity for this rank's rows at each rank; read when `row_stride` is 0.
         pub capacity: DevicePointer<u32>,
         /// `[ranks]`: rows received from each rank; written.
         pub counts: DevicePointer<u32>,
@@ -203,9 +202,9 @@ device_struct! {
         pub flags_offset: u64,
         /// Tokens of this call.
         pub token_count: u32,
-        /// Rows a source owns in the windows; 0: its rows follow those of the ranks before it.
+        /// Rows per source in the windows; 0: the rows of a source follow the rows of the ranks before it.
         pub row_stride: u32,
-        /// Experts a token names.
+        /// Experts per token.
         pub top_k: u32,
         /// Experts of the group.
         pub experts: u32,
@@ -219,15 +218,15 @@ device_struct! {
         pub scale_bytes: u32,
         /// Blocks that share a run of tokens.
         pub parts: u32,
-        /// Segments into which a block cuts its part of a row.
+        /// Segments of a block's part of a row.
         pub segments: u32,
         /// Bytes between two flag words.
         pub flag_stride: u32,
         /// The operation's code in fault records.
         pub operation: u32,
-        /// As the count's; compact, the number that the count has kept in the state.
+        /// As in the count; in the compact mode, the number that the count stored in the state.
         pub device_count: DevicePointer<u32>,
-        /// Ranks to work without.
+        /// The masked ranks.
         pub mask: MaskView,
     }
 }
@@ -247,13 +246,13 @@ device_struct! {
         pub rows_offset: u64,
         /// Flag words, `flag_stride` bytes apart.
         pub flags_offset: u64,
-        /// Tokens of the dispatch; 0 to give the slot back without a result.
+        /// Tokens of the dispatch; 0 for a release.
         pub token_count: u32,
-        /// Entries of the map a token.
+        /// Entries of the send map per token.
         pub fan_out: u32,
         /// Bytes of a row in the combine type, a multiple of 16.
         pub row_bytes: u32,
-        /// Segments into which a row is cut, one a wave.
+        /// Segments of a row, one per wave.
         pub segments: u32,
         /// Bytes between two flag words.
         pub flag_stride: u32,
@@ -263,11 +262,11 @@ device_struct! {
         pub weights: DevicePointer<f32>,
         /// Weight window `[rows][top_k]`, where the plan has one.
         pub weights_offset: u64,
-        /// Experts a token names.
+        /// Experts per token.
         pub top_k: u32,
         /// Not used.
         pub reserved: u32,
-        /// Ranks to work without.
+        /// The masked ranks.
         pub mask: MaskView,
     }
 }
@@ -298,7 +297,7 @@ device_struct! {
         pub token_count: u32,
         /// Tokens of a place in the push window.
         pub max_tokens: u32,
-        /// Rows a source owns in the windows, or 0 where they follow those of the source before.
+        /// Rows per source in the windows; 0: the rows of a source follow the rows of the ranks before it.
         pub row_stride: u32,
         /// Places of a token.
         pub fan_out: u32,
@@ -308,15 +307,15 @@ device_struct! {
         pub wire_bytes: u32,
         /// Bytes between two meta records.
         pub meta_bytes: u32,
-        /// Segments into which a row is cut for the sum, one a wave.
+        /// Segments of a row in the sum, one per wave.
         pub segments: u32,
-        /// The most segments into which a row is cut to be pushed.
+        /// Most segments of a row in the push.
         pub push_segments: u32,
         /// Bytes between two flag words.
         pub flag_stride: u32,
         /// The operation's code in fault records.
         pub operation: u32,
-        /// Experts a token names.
+        /// Experts per token.
         pub top_k: u32,
         /// `[token_count][top_k]`; written where the plan has combined weights.
         pub weights: DevicePointer<f32>,
@@ -324,7 +323,7 @@ device_struct! {
         pub weights_offset: u64,
         /// Window of pushed weights `[fan_out][max_tokens][top_k]`, where the plan has one.
         pub pushed_weights_offset: u64,
-        /// Ranks to work without.
+        /// The masked ranks.
         pub mask: MaskView,
     }
 }

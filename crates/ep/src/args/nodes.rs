@@ -6,18 +6,18 @@ use anabranch_shmem::TeamView;
 use super::{DispatchArgs, MaskView, SlotState};
 
 device_struct! {
-    /// Who is on which node, in this rank's own device memory.
+    /// The nodes of all ranks and the relays, in this rank's own device memory.
     pub struct NodesView {
         /// `[ranks]`: the node of each rank.
         pub node_of: DevicePointer<u32>,
-        /// `[count]`: which rank of each node forwards what this one sends there; not looked at for its own.
+        /// `[count]`: the relay of this rank on each node; not read for its own node.
         pub relays: DevicePointer<u32>,
-        /// `[count]`: the place of this rank in their relay windows.
+        /// `[count]`: the index of this rank's part in their relay windows.
         pub places: DevicePointer<u32>,
-        /// `[source_count]`: for which ranks this one forwards; a source's place here is that of its rows in the relay window.
+        /// `[source_count]`: the ranks whose relay this rank is, in the order of their parts of the relay window.
         pub sources: DevicePointer<u32>,
-        /// `[ranks]`: which rank of this node flags the rows of each: the rank that forwards it, or itself.
-        pub tellers: DevicePointer<u32>,
+        /// `[ranks]`: the rank of this node that flags the rows of each rank: its relay here, or, for ranks of this node, itself.
+        pub reporters: DevicePointer<u32>,
         /// Nodes.
         pub count: u32,
         /// This rank's.
@@ -34,7 +34,7 @@ device_struct! {
     pub struct DispatchNodesArgs {
         /// As for a dispatch. `row_stride` is not 0.
         pub dispatch: DispatchArgs,
-        /// Who is where.
+        /// The nodes.
         pub nodes: NodesView,
         /// Rows for other nodes, in this rank's heap; written. Direct, `[ranks][row_stride][row_bytes]`; by node,
         /// `[nodes][max_tokens][row_bytes]`.
@@ -51,7 +51,7 @@ device_struct! {
         pub relay_meta_offset: u64,
         /// Flag words of the relay window, one a source rank, `flag_stride` bytes apart.
         pub relay_flags_offset: u64,
-        /// Tokens of a place of the relay window.
+        /// Tokens of a part of the relay window.
         pub max_tokens: u32,
         /// Zero.
         pub reserved: u32,
@@ -63,9 +63,9 @@ device_struct! {
     pub struct CombineNodesArgs {
         /// The group.
         pub team: TeamView,
-        /// Who is where.
+        /// The nodes.
         pub nodes: NodesView,
-        /// The experts' output where it is not in the combine window, of the window's shape; else null.
+        /// The experts' output if it is in another buffer of the window's shape; else null.
         pub rows: DevicePointer<u8>,
         /// Rows received from each rank, `[ranks]`.
         pub counts: DevicePointer<u32>,
@@ -77,27 +77,27 @@ device_struct! {
         pub state: DevicePointer<SlotState>,
         /// Combine window `[ranks][row_stride][row_bytes]`, bytes from the heap's start.
         pub rows_offset: u64,
-        /// Window of what returns from other nodes, of the same shape.
+        /// Return window for rows from other nodes, of the same shape.
         pub returned_offset: u64,
         /// Flag words, `flag_stride` bytes apart.
         pub flags_offset: u64,
-        /// Tokens of the dispatch; 0 to give the slot back without a result.
+        /// Tokens of the dispatch; 0 for a release.
         pub token_count: u32,
-        /// Entries of the map a token.
+        /// Entries of the send map per token.
         pub fan_out: u32,
         /// Bytes of a row in the combine type, a multiple of 16.
         pub row_bytes: u32,
         /// Rows a source owns in the windows.
         pub row_stride: u32,
-        /// Segments into which a row is cut, one a wave.
+        /// Segments of a row, one per wave.
         pub segments: u32,
         /// Bytes between two flag words.
         pub flag_stride: u32,
         /// The operation's code in fault records.
         pub operation: u32,
-        /// 1 where the slot is given back: no rows are sent.
+        /// 1 for a release: no rows are sent.
         pub releases: u32,
-        /// Of a plan without masks.
+        /// For a plan without masks.
         pub mask: MaskView,
     }
 }

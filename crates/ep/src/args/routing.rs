@@ -1,4 +1,4 @@
-//! The structs of a saved routing, and of the kernels that keep it and dispatch with it.
+//! The structs of a saved routing, and of the kernels that save it and dispatch with it.
 
 use anabranch_hip_jit::{DevicePointer, device_struct};
 use anabranch_shmem::TeamView;
@@ -8,11 +8,11 @@ use super::{DispatchArgs, SlotState};
 device_struct! {
     /// The single words of a saved routing.
     pub struct RoutingHead {
-        /// The dispatch that it was saved from, `{epoch : 26, slot : 6}`: the same on all ranks that saved the same one.
+        /// The identity of the saved dispatch, `{epoch : 26, slot : 6}`: the same on all ranks that saved that dispatch.
         pub identity: u32,
         /// Copies of this rank's tokens that were dropped.
         pub dropped: u32,
-        /// Tokens of this rank; all ones before anything was saved.
+        /// Tokens of this rank; all ones while the routing is empty.
         pub tokens: u32,
         /// Not used.
         pub reserved: u32,
@@ -28,9 +28,9 @@ device_struct! {
         pub sent: DevicePointer<u32>,
         /// `[ranks]`: rows that came from each rank.
         pub counts: DevicePointer<u32>,
-        /// `[max_tokens][fan_out]`: where each token's copies go, as in the dispatch's map.
+        /// `[max_tokens][fan_out]`: the send map of the dispatch.
         pub send_map: DevicePointer<u64>,
-        /// `[max_tokens][top_k]`: expert ids, those that name no expert as -1; undefined where no copy was sent.
+        /// `[max_tokens][top_k]`: expert ids, -1 for invalid ones; undefined where no copy was sent.
         pub ids: DevicePointer<i32>,
         /// `[max_tokens][top_k]`; undefined where no copy was sent.
         pub weights: DevicePointer<f32>,
@@ -42,13 +42,13 @@ device_struct! {
     pub struct SaveRoutingArgs {
         /// The group.
         pub team: TeamView,
-        /// Where the routing is saved; written.
+        /// The routing; written.
         pub saved: SavedRouting,
         /// The dispatch's map, `[max_tokens][fan_out]`.
         pub send_map: DevicePointer<u64>,
-        /// `[ranks]`: copies for each rank, also those that were dropped.
+        /// `[ranks]`: copies for each rank, including dropped ones.
         pub routed: DevicePointer<u32>,
-        /// `[ranks]`: rows that were left there; read when `row_stride` is 0.
+        /// `[ranks]`: capacity for this rank's rows at each rank; read when `row_stride` is 0.
         pub capacity: DevicePointer<u32>,
         /// `[ranks]`: rows that came from each rank.
         pub counts: DevicePointer<u32>,
@@ -58,9 +58,9 @@ device_struct! {
         pub meta_offset: u64,
         /// Tokens of the dispatch.
         pub token_count: u32,
-        /// Rows a source owns in the windows; 0: its rows follow those of the ranks before it.
+        /// Rows per source in the windows; 0: the rows of a source follow the rows of the ranks before it.
         pub row_stride: u32,
-        /// Experts a token names.
+        /// Experts per token.
         pub top_k: u32,
         /// Most ranks a token can go to.
         pub fan_out: u32,
@@ -74,7 +74,7 @@ device_struct! {
 device_struct! {
     /// Arguments of `anabranch_ep_dispatch_replay`.
     pub struct DispatchReplayArgs {
-        /// As for a dispatch. The ids and, unless there are others, the weights are those that were saved; `bases` and the placement
+        /// As for a dispatch. The ids are the saved ones, and so are the weights unless the call has others; `bases` and the placement
         /// are not read, `capacity` is written.
         pub dispatch: DispatchArgs,
         /// The routing.

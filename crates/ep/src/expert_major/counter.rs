@@ -1,4 +1,4 @@
-//! How many received pairs name each expert of this rank.
+//! Counts of received pairs for each expert of this rank.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,12 +19,11 @@ use crate::run::{Dispatched, ExpertParallel};
 use crate::slot::{POLL, PoolMark};
 use crate::tensor::DeviceSlice;
 
-/// Counts, for the dispatches of one plan, the received pairs of each expert of this rank. A pair is a received row with a place
-/// k in which its token names an expert of this rank; a token that names one expert twice counts twice.
+/// Counts, for the dispatches of one plan, the received pairs of each expert of this rank. A pair is a received row and an index
+/// k at which its token names an expert of this rank; a token that names one expert twice counts twice.
 ///
-/// Made by one rank for itself, not collectively. It owns `[blocks][local experts]` u32 of device memory. Its launches
-/// follow each other: each waits, on its stream, for the last one, unless it is captured; replays of captured ones
-/// are ordered by the caller.
+/// Not collective. It owns `[blocks][local experts]` u32 of device memory. Each launch waits, on its stream, for the launch before,
+/// unless it is captured; the caller orders replays of captured launches.
 #[derive(Debug)]
 pub struct LocalExpertCounter {
     world: World,
@@ -48,7 +47,7 @@ impl LocalExpertCounter {
     /// Compiles and loads the kernels and allocates. Not collective.
     ///
     /// # Errors
-    /// [`Error::Config`] when the rank's experts are too many for a block's tables; those of the compiler and the runtime.
+    /// [`Error::Config`] when the rank has too many experts for a block's local memory; errors of the compiler and the runtime.
     pub fn new(ep: &ExpertParallel) -> Result<Self> {
         let (world, plan) = (ep.world(), ep.plan());
         let device = world.device();
@@ -78,13 +77,12 @@ impl LocalExpertCounter {
         })
     }
 
-    /// Writes, for each expert of this rank, the number of received pairs that name it, zeros too, to `output`: `[local experts]`
-    /// u32, 4-byte aligned. Puts two kernels on the stream, which must be the dispatch's or ordered after it, and returns.
-    /// Not collective. May be captured into a graph.
+    /// Writes the number of received pairs of each local expert, also zeros, to `output`: `[local experts]`
+    /// u32, 4-byte aligned. Launches two kernels on the stream, which must be the dispatch's or ordered after it, and does not block the
+    /// host. Not collective. May be captured into a graph.
     ///
     /// # Errors
-    /// Before anything is launched: [`Error::ForeignHandle`], [`Error::Shape`], [`Error::Address`], or a fault that the
-    /// world has had.
+    /// Before anything is launched: [`Error::ForeignHandle`], [`Error::Shape`], [`Error::Address`], or an earlier fault of the world.
     pub fn local_expert_counts(
         &self,
         stream: &Stream,
@@ -209,8 +207,7 @@ impl Drop for LocalExpertCounter {
 pub(super) struct LastUse(Mutex<Option<Arc<Event>>>);
 
 impl LastUse {
-    /// Launches after the last launch, also where another thread has another stream. What is captured is ordered by the caller who
-    /// replays it: graphs do not know the world outside.
+    /// Launches after the last launch, also from another thread on another stream. The caller orders replays of captured launches.
     pub(super) fn launch(&self, stream: &Stream, work: impl FnOnce() -> Result<()>) -> Result<()> {
         if stream.is_capturing()? {
             return work();
@@ -221,7 +218,7 @@ impl LastUse {
             stream.wait_event(event)?;
         }
         let launched = work();
-        // After what was launched before an error, too.
+        // Records also after an error: a first kernel may have been launched.
         stream.record(&event)?;
         *last = Some(event);
         launched
@@ -231,7 +228,7 @@ impl LastUse {
     fn wait(&self, limit: std::time::Duration) -> bool {
         let start = Moment::now();
         let last = lock(&self.0).clone();
-        // An error of the work is the world's to report; the launch is over then too.
+        // An event with an error counts as over: the world reports the error.
         while last.as_ref().is_some_and(|event| !event.is_done().unwrap_or(true)) {
             if start.elapsed() > limit {
                 return false;
@@ -242,7 +239,7 @@ impl LastUse {
     }
 }
 
-/// The number of each expert of the group among a rank's, all ones for those of other ranks; nothing where they are placed evenly.
+/// The local number of each expert of the group, all ones for experts of other ranks; empty where experts are placed evenly.
 fn local_numbers(device: &Device, plan: &Plan, experts: &[u32]) -> Result<Option<DeviceBuffer>> {
     if plan.config().placement.is_none() {
         return Ok(None);
@@ -256,7 +253,7 @@ fn local_numbers(device: &Device, plan: &Plan, experts: &[u32]) -> Result<Option
     Ok(Some(buffer))
 }
 
-/// What launches of these kernels may look like. Their blocks wait for no peer, so a grid need not be resident.
+/// Limits of the launches. Their blocks wait for no peer, so a grid need not be resident.
 fn limits(device: &Device, plan: &Plan, most_threads: u32) -> DeviceLimits {
     let wave_size = device.wave_size();
     let preferred = Plan::preferred_waves(wave_size, device.multiprocessors());

@@ -1,13 +1,13 @@
-//! Received rows by expert, and back: what others call standard MoE.
+//! The expert-major layout: received rows grouped by expert, and the sums back.
 //!
-//! After a dispatch, [`ExpertMajor::expand`] copies the received rows to `[local experts][capacity][hidden]`, on which
-//! grouped matrix products run; [`ExpertMajor::contract`] sums the experts' outputs, weighted, back into the combine
-//! window, where [`ExpertParallel::combine`] finds them, and [`ExpertMajor::contract_into`] into a buffer from which it pushes
-//! them, through any codec. All of it is local to a rank.
+//! After a dispatch, [`ExpertMajor::expand`] copies the received rows to `[local experts][capacity][hidden]`, the input of
+//! grouped matrix products. [`ExpertMajor::contract`] sums the weighted outputs of the experts into the combine
+//! window, for [`ExpertParallel::combine`]; [`ExpertMajor::contract_into`] sums them into a buffer, which combine pushes with any codec.
+//! All of it is local to a rank.
 //!
-//! A *pair* is a received row with a place k in which its token names an expert of this rank. Each pair is one row of the
-//! layout: a token that names two experts of a rank, or one expert twice, is there twice. The rows of an expert are in the
-//! order of source rank, then token, then k, and the same in every run and for every launch shape.
+//! A *pair* is a received row and an index k at which its token names an expert of this rank. Each pair is one row of the
+//! layout: a token that names two experts of a rank, or one expert twice, has two rows. The rows of an expert are in the
+//! order of source rank, then token, then k: the same in every run and for every launch shape.
 
 use anabranch_hip::{DeviceAddress, DeviceBuffer, LaunchShape, Stream};
 use anabranch_hip_jit::{DevicePointer, LoadedKernel};
@@ -31,20 +31,20 @@ use crate::slot::Taken;
 use crate::tensor::{DeviceSlice, ExpertOutput};
 use plan::check_local;
 
-/// An entry of the slot map: the pair's expert is not on this rank.
+/// Slot map entry of a pair whose expert is not on this rank.
 pub const SLOT_NONE: u32 = u32::MAX;
-/// An entry of the slot map: the expert's rows were used up, and the pair was dropped.
+/// Slot map entry of a dropped pair: the expert's capacity was full.
 pub const SLOT_DROPPED: u32 = u32::MAX - 1;
 
-/// The expert-major form of the dispatches of one plan, on one rank: buffers in this rank's own device memory, and the kernels
-/// that fill them and sum them up again.
+/// The expert-major layout for the dispatches of one plan, on one rank: buffers in this rank's own device memory, and the kernels
+/// that expand into them and contract from them.
 ///
-/// Made by one rank for itself, not collectively. Its buffers hold one dispatch at a time: from its expand until the next one.
-/// Launches of one value follow each other: each waits, on its stream, for the last one, unless it is captured; replays of
-/// captured ones are ordered by the caller. Everything may be captured into a graph.
+/// Not collective. The buffers hold one dispatch at a time, from its expand until the next one.
+/// Each launch of one value waits, on its stream, for the launch before, unless it is captured; the caller orders replays of
+/// captured launches. All calls may be captured into a graph.
 ///
-/// Capacity is counted in pairs. Those beyond an expert's capacity, in the order of the rows, are dropped: `pairs` counts them,
-/// `counts` does not, the slot map marks them ([`SLOT_DROPPED`]), contract leaves them out.
+/// The capacity of an expert is in pairs. Pairs beyond it, in the order of the rows, are dropped: `pairs` includes them,
+/// `counts` does not, the slot map marks them ([`SLOT_DROPPED`]), and contract leaves them out.
 #[derive(Debug)]
 pub struct ExpertMajor {
     plan: ExpertMajorPlan,
@@ -61,7 +61,7 @@ impl ExpertMajor {
     /// [`ExpertMajorPlan::bytes`] and [`ExpertMajorPlan::run_count_bytes`]. Not collective.
     ///
     /// # Errors
-    /// [`Error::Config`] for numbers that cannot be used, or when the rank's experts are too many for a block's tables; those of
+    /// [`Error::Config`] for numbers that are not allowed, or when the rank has too many experts for a block's local memory; errors of
     /// the compiler and the runtime.
     pub fn new(ep: &ExpertParallel, config: ExpertMajorConfig) -> Result<Self> {
         let plan = ExpertMajorPlan::new(ep.plan(), ep.rank(), config)?;
@@ -81,16 +81,16 @@ impl ExpertMajor {
         &self.plan
     }
 
-    /// The shape of the launches.
+    /// The shape of all launches.
     pub fn geometry(&self) -> ExpertMajorGeometry {
         self.counter.geometry()
     }
 
-    /// Fills the buffers with the rows that a dispatch delivered. Not collective. It puts two kernels on the stream, which must
-    /// be the dispatch's or ordered after it, and returns; in stream order the buffers are valid until the next expand.
+    /// Copies the received rows of a dispatch into the buffers. Not collective. It launches two kernels on the stream, which must
+    /// be the dispatch's or ordered after it, and does not block the host; in stream order the buffers are valid until the next expand.
     ///
     /// # Errors
-    /// Before anything is launched: [`Error::ForeignHandle`], or a fault that the world has had.
+    /// Before anything is launched: [`Error::ForeignHandle`], or an earlier fault of the world.
     pub fn expand(&mut self, stream: &Stream, dispatched: &Dispatched) -> Result<()> {
         let _launching = self.counter.world().launching(stream)?;
         self.counter.check(dispatched)?;
@@ -114,7 +114,7 @@ impl ExpertMajor {
         };
         // Fits 32 bits: it was compared with the device's local memory.
         let shape = self.shape(self.plan.expand_local_bytes() as u32);
-        // What the buffers hold is unknown from the first launch on, should the second fail.
+        // If the second launch fails after the first, the contents of the buffers are unknown.
         self.holds = None;
         self.counter.last().launch(stream, || {
             self.counter.count(stream, dispatched)?;
@@ -127,19 +127,18 @@ impl ExpertMajor {
         Ok(())
     }
 
-    /// Sums the experts' outputs of each received row into the combine window of the dispatch: over its pairs, in the order of
-    /// k, weight times output, product and sum each rounded in f32, from 0, and one rounding to the combine type. Weights are
-    /// those that travelled with the dispatch, zeros where it had none. Rows all of whose pairs were dropped give zeros. After
-    /// it comes [`ExpertParallel::combine`] with [`ExpertOutput::InWindow`], which this returns.
+    /// Sums the experts' outputs of each received row into the combine window of the dispatch: the sum over its pairs, in the order of
+    /// k, of weight times output. It starts at 0, rounds each product and each sum to f32, and rounds once to the combine type. The
+    /// weights are the dispatched ones, zeros where the dispatch had none. Rows whose pairs were all dropped give zeros. Returns
+    /// [`ExpertOutput::InWindow`], for [`ExpertParallel::combine`].
     ///
     /// `experts` is `[local experts][capacity][hidden]` of the combine type, 16-byte aligned; rows beyond an expert's count are not
-    /// read. It may be the layout's own rows, where dispatch and combine type are one. Not collective. It puts one kernel
-    /// on the stream, which must be ordered after expand and experts, and before the combine.
+    /// read. It may be the layout's own rows if the dispatch type is the combine type. Not collective. It launches one kernel
+    /// on the stream, which must be ordered after the expand and the experts, and before the combine.
     ///
     /// # Errors
     /// Before anything is launched: [`Error::ForeignHandle`], [`Error::CallOrder`] when the buffers hold another dispatch,
-    /// [`Error::Argument`] when the plan has no combine window, [`Error::Shape`], [`Error::Address`], or a fault that the world
-    /// has had.
+    /// [`Error::Argument`] when the plan has no combine window, [`Error::Shape`], [`Error::Address`], or an earlier fault of the world.
     pub fn contract(
         &self,
         stream: &Stream,
@@ -154,18 +153,18 @@ impl ExpertMajor {
         Ok(ExpertOutput::InWindow)
     }
 
-    /// The same sums into a buffer, from which [`ExpertParallel::combine`] pushes them in the form of the plan's codec. After it
-    /// comes that combine with [`ExpertOutput::Staged`] of the buffer, which this returns. What travels is the codec's form of the sum,
-    /// which was rounded to the combine type before.
+    /// The same sums into a buffer, which [`ExpertParallel::combine`] pushes with the plan's codec. Returns [`ExpertOutput::Staged`] of the
+    /// buffer, for that combine. The codec encodes the sums after their rounding to the combine type.
     ///
     /// `output` is `[`[`Plan::rows`](crate::Plan::rows)`][hidden]` of the combine type
-    /// ([`ExpertMajorPlan::contracted_bytes`]), 16-byte aligned; each row lies at the place of the received row it is for, and rows
-    /// that were not received are not written. It has no byte in common with `experts` or with this value's slot map, which are
-    /// read meanwhile; the layout's rows may serve as one of the two, and as `output` they must not be expanded into before the
-    /// combine is over, in stream order. Otherwise as [`Self::contract`].
+    /// ([`ExpertMajorPlan::contracted_bytes`]), 16-byte aligned. Each sum is at the index of its received row; rows that were not received
+    /// are not written. `output` must not overlap `experts` or this value's slot map, which the kernel reads. The layout's own rows may be
+    /// `output` or `experts`; as `output` they must not be expanded into before the combine has ended, in stream order. Otherwise as
+    /// [`Self::contract`].
     ///
     /// # Errors
-    /// As [`Self::contract`], with [`Error::Argument`] when the plan pushes no buffer; [`Error::Address`] when `output` overlaps what is read or the windows.
+    /// As [`Self::contract`]; [`Error::Argument`] when the plan cannot push; [`Error::Address`] when `output` overlaps the windows or what
+    /// the kernel reads.
     pub fn contract_into(
         &self,
         stream: &Stream,
@@ -235,9 +234,8 @@ impl ExpertMajor {
             reserved: 0,
         };
         self.counter.last().launch(stream, || {
-            // SAFETY: the windows belong to the slot that the handle holds, the map to `self`, which
-            // waits for its last launch before it is dropped; the experts' output was checked against its shape, and so was
-            // `output` where it is no window.
+            // SAFETY: the windows belong to the slot that the handle holds, the map to `self`, whose drop waits for its last
+            // launch. The sizes of the experts' output and of an `output` outside the windows were checked.
             unsafe { self.contract.launch(self.shape(0), stream, &args)? };
             Ok(())
         })
@@ -256,8 +254,8 @@ impl ExpertMajor {
         self.counter.local_expert_counts(stream, dispatched, output)
     }
 
-    /// Rows, `[local experts][capacity][hidden]` of the dispatch type. Expert e has the first `counts[e]`; from there to the
-    /// next multiple of the alignment are zeros; the rest is undefined.
+    /// Rows, `[local experts][capacity][hidden]` of the dispatch type. The first `counts[e]` rows of expert e are its pairs; the rows up to
+    /// the next multiple of the alignment are zeros; the others are undefined.
     pub fn rows(&self) -> DeviceAddress {
         self.buffers.address().offset(self.plan.layout().rows)
     }
@@ -272,24 +270,24 @@ impl ExpertMajor {
         self.buffers.address().offset(self.plan.layout().counts)
     }
 
-    /// Pairs of each expert, those that were dropped among them, `[local experts]` u32.
+    /// Pairs of each expert, including dropped ones, `[local experts]` u32.
     pub fn pairs(&self) -> DeviceAddress {
         self.buffers.address().offset(self.plan.layout().pairs)
     }
 
-    /// Rows of each expert before those of each source rank, `[local experts][ranks + 1]` u32, the last being the expert's
-    /// count: the rows of expert e from rank s are `source_offsets[e][s]` up to `source_offsets[e][s + 1]`. What DeepEP's
-    /// low-latency dispatch calls the layout range holds the same as pairs of count and first row.
+    /// First row of each source rank within each expert, `[local experts][ranks + 1]` u32; the last entry is the expert's
+    /// count. The rows of expert e from rank s are `source_offsets[e][s]` up to, not including, `source_offsets[e][s + 1]`. The layout range
+    /// of DeepEP's low-latency dispatch has the same content as pairs of count and first row.
     pub fn source_offsets(&self) -> DeviceAddress {
         self.buffers.address().offset(self.plan.layout().source_offsets)
     }
 
-    /// Where each row comes from, `[local experts][capacity]` of [`ExpertRowSource`]; valid where the rows are.
+    /// The source of each row, `[local experts][capacity]` of [`ExpertRowSource`]; valid for rows and padding.
     pub fn sources(&self) -> DeviceAddress {
         self.buffers.address().offset(self.plan.layout().sources)
     }
 
-    /// Where each pair of the received rows went, `[Plan::rows][top_k]` u32 by index into the dispatch's windows: `e * capacity +
+    /// The slot map: the layout row of each pair, `[Plan::rows][top_k]` u32 by index into the dispatch's windows. An entry is `e * capacity +
     /// row`, [`SLOT_NONE`] or [`SLOT_DROPPED`]. Entries of rows that were not received are undefined.
     pub fn slot_map(&self) -> DeviceAddress {
         self.buffers.address().offset(self.plan.layout().slot_map)
@@ -298,7 +296,7 @@ impl ExpertMajor {
 
 impl Drop for ExpertMajor {
     fn drop(&mut self) {
-        // Launches in flight need the buffers, which are freed before the counter, whose drop waits too.
+        // Launches in flight use the buffers, which are freed before the counter's drop waits.
         self.counter.wait_for_last();
     }
 }

@@ -1,4 +1,4 @@
-//! What the expert-major layout needs: sizes, places, launch shapes. Pure arithmetic.
+//! Sizes, layout and launch shapes of the expert-major layout. Host arithmetic only.
 
 use anabranch_ranks::GroupRank;
 
@@ -15,14 +15,14 @@ const BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
 /// Most bytes of the buffers: far above any GPU's memory, and far below what 64 bits hold.
 const MAX_BYTES: u128 = 1 << 48;
 
-/// What an expert-major layout is made for. It may differ from rank to rank.
+/// The configuration of an expert-major layout. Ranks may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExpertMajorConfig {
-    /// Rows that each expert has room for, a multiple of the alignment. 0 is [`Plan::rows`], rounded up to the alignment: enough
+    /// Rows per expert, a multiple of the alignment. 0: [`Plan::rows`], rounded up to the alignment, which is enough
     /// for every routing in which no token names one expert twice.
     pub capacity: u32,
-    /// Rows to a multiple of which each expert's rows are padded with zeros: a power of two, 1 to 1024.
+    /// Alignment in rows: zeros pad each expert's rows to a multiple of it. A power of two, 1 to 1024.
     pub alignment: u32,
 }
 
@@ -33,19 +33,19 @@ impl Default for ExpertMajorConfig {
 }
 
 impl ExpertMajorConfig {
-    /// The worst case as capacity, no padding.
+    /// The worst case as capacity, without padding.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the rows that each expert has room for (0: the worst case).
+    /// Sets the rows per expert (0: the worst case).
     #[must_use]
     pub fn capacity(mut self, rows: u32) -> Self {
         self.capacity = rows;
         self
     }
 
-    /// Sets the rows to a multiple of which each expert's rows are padded.
+    /// Sets the alignment in rows.
     #[must_use]
     pub fn alignment(mut self, rows: u32) -> Self {
         self.alignment = rows;
@@ -53,25 +53,25 @@ impl ExpertMajorConfig {
     }
 }
 
-/// Where the parts of the buffers lie, as bytes from their start; each begins at a multiple of 256. E is the number of this
-/// rank's experts, C the capacity, K the experts a token names.
+/// The parts of the buffers, as offsets in bytes; each is a multiple of 256. E is the number of local experts, C the capacity, K the
+/// experts per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertMajorLayout {
     /// Rows of each expert: `[E]` u32.
     pub counts: u64,
     /// Pairs of each expert: `[E]` u32.
     pub pairs: u64,
-    /// Rows of each expert before those of each source: `[E][ranks + 1]` u32.
+    /// First row of each source within each expert: `[E][ranks + 1]` u32.
     pub source_offsets: u64,
-    /// Where each row comes from: `[E][C]` of [`ExpertRowSource`].
+    /// Source of each row: `[E][C]` of [`ExpertRowSource`].
     pub sources: u64,
-    /// Where each pair went: `[Plan::rows][K]` u32.
+    /// Slot map: `[Plan::rows][K]` u32.
     pub slot_map: u64,
     /// Scales: `[E][C][scale_bytes]`.
     pub scales: u64,
     /// Rows: `[E][C][row_bytes]`.
     pub rows: u64,
-    /// Bytes of all.
+    /// Bytes of all parts.
     pub bytes: u64,
 }
 
@@ -165,28 +165,27 @@ impl ExpertMajorPlan {
         self.local_experts
     }
 
-    /// Rows that each expert has room for.
+    /// Rows per expert.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Rows to a multiple of which each expert's rows are padded.
+    /// The alignment in rows.
     pub fn alignment(&self) -> u32 {
         self.alignment
     }
 
-    /// Where the parts of the buffers lie.
+    /// The layout of the buffers.
     pub fn layout(&self) -> &ExpertMajorLayout {
         &self.layout
     }
 
-    /// Device memory of this rank that the layout takes, in bytes; the counts of runs come on top
-    /// ([`Self::run_count_bytes`]).
+    /// Device memory of the layout in bytes, without the counts of runs ([`Self::run_count_bytes`]).
     pub fn bytes(&self) -> u64 {
         self.layout.bytes
     }
 
-    /// Device memory for the counts of runs of rows, in bytes: `[blocks][local experts]` u32.
+    /// Device memory of the counts of runs of rows in bytes: `[blocks][local experts]` u32.
     pub fn run_count_bytes(&self, geometry: ExpertMajorGeometry) -> u64 {
         run_count_bytes(self.local_experts, geometry)
     }
@@ -196,7 +195,7 @@ impl ExpertMajorPlan {
         u64::from(self.local_experts) * u64::from(self.capacity) * u64::from(self.plan.combine_row_bytes())
     }
 
-    /// Bytes of the sums that a contract makes of them: `[`[`Plan::rows`]`][hidden]` of the combine type.
+    /// Bytes of the sums of a contract: `[`[`Plan::rows`]`][hidden]` of the combine type.
     pub fn contracted_bytes(&self) -> u64 {
         self.plan.rows() * u64::from(self.plan.combine_row_bytes())
     }

@@ -1,4 +1,4 @@
-//! What an expand wrote, copied to the host, in the form that the oracle judges.
+//! The output of an expand, copied to the host, in the form that the oracle compares.
 
 use anabranch_hip::{Device, DeviceAddress};
 use anabranch_hip_jit::bytemuck::{self, Zeroable};
@@ -7,16 +7,16 @@ use super::ExpertMajor;
 use crate::args::ExpertRowSource;
 use crate::error::Result;
 
-/// The expert-major layout of one rank, on the host. The rows of an expert are here up to the end of its padding.
+/// The expert-major layout of one rank, on the host, with the rows of each expert and their padding.
 #[derive(Clone, Debug, Default)]
 pub struct ExpertMajorRows {
     /// `[local experts]`: rows of each.
     pub counts: Vec<u32>,
     /// `[local experts]`: pairs of each.
     pub pairs: Vec<u32>,
-    /// `[local experts][ranks + 1]`: rows of each before those of each source.
+    /// `[local experts][ranks + 1]`: first row of each source within each expert.
     pub source_offsets: Vec<u32>,
-    /// `[Plan::rows][top_k]`: where each pair went.
+    /// `[Plan::rows][top_k]`: the slot map.
     pub slot_map: Vec<u32>,
     /// Each local expert's rows.
     pub experts: Vec<ExpertTable>,
@@ -25,7 +25,7 @@ pub struct ExpertMajorRows {
 /// The rows of one expert, padding included.
 #[derive(Clone, Debug, Default)]
 pub struct ExpertTable {
-    /// Where they come from.
+    /// The source of each row.
     pub sources: Vec<ExpertRowSource>,
     /// `[rows][row_bytes]`.
     pub rows: Vec<u8>,
@@ -34,10 +34,10 @@ pub struct ExpertTable {
 }
 
 impl ExpertMajorRows {
-    /// Copies everything that the last expand wrote. Its stream must have been waited for.
+    /// Copies the output of the last expand to the host. Wait for its stream first.
     ///
     /// # Errors
-    /// The code of a copy.
+    /// The error of a copy from the device.
     pub fn read(device: &Device, layout: &ExpertMajor) -> Result<Self> {
         let plan = layout.plan();
         let dispatch = plan.dispatch_plan();
@@ -52,7 +52,7 @@ impl ExpertMajorRows {
         };
         let (capacity, alignment) = (plan.capacity() as usize, plan.alignment() as usize);
         for (expert, count) in read.counts.iter().enumerate() {
-            // A wrong count must not lead out of the buffers.
+            // A wrong count must not cause a read outside the buffers.
             let rows = (*count as usize).next_multiple_of(alignment).min(capacity);
             let first = expert * capacity;
             let mut sources = vec![ExpertRowSource::zeroed(); rows];
@@ -71,7 +71,7 @@ impl ExpertMajorRows {
         Ok(read)
     }
 
-    /// Pairs that were dropped, over all experts of the rank.
+    /// Dropped pairs of all experts of the rank.
     pub fn dropped(&self) -> u64 {
         self.pairs.iter().zip(&self.counts).map(|(pairs, kept)| u64::from(pairs.saturating_sub(*kept))).sum()
     }

@@ -1,4 +1,4 @@
-//! What dispatch makes of the caller's rows before it sends them.
+//! Casts of rows that dispatch sends.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,25 +9,24 @@ use anabranch_elements::data_type::DataType;
 /// Elements of a block with one scale.
 pub(crate) const BLOCK: u32 = 128;
 
-/// What dispatch turns rows into before it sends them, so that callers need no kernel of their own for that. Each row is encoded
-/// once, however many ranks it goes to, and arrives as one of the plan's dispatch type with scales.
+/// The cast of rows in dispatch, which saves the caller a kernel. Each row is encoded once, however many ranks it goes to, and arrives
+/// as a row of the plan's dispatch type with scales.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DispatchCast {
-    /// Rows travel as they are given.
+    /// Dispatch sends the caller's rows unchanged.
     #[default]
     None,
-    /// 8 bits an element, and an f32 scale for each block of 128 elements of a row, `[hidden / 128]` f32 in the row's meta record,
-    /// where scales of the caller's would lie: the block's largest magnitude, counted as 2^-100 where it is smaller (0 too),
-    /// divided by the format's largest value (448, or 240). That is the factor that gives the element back, as DeepEP has it, which
-    /// counts magnitudes below 1e-4 as that. Elements are multiplied by the inverse quotient, then rounded to nearest even. A block
-    /// that holds a NaN or an infinity has a NaN as its scale (0x7fc00000) and as each of its elements. A hidden size that
-    /// is a multiple of 128.
+    /// 8 bits per element, and an f32 scale per block of 128 elements, `[hidden / 128]` f32 in the row's meta record in the place of the
+    /// caller's scales. The hidden size must be a multiple of 128. The scale is max(largest magnitude of the block, 2^-100) divided by
+    /// the format's largest value (448 or 240); an element is its code times the scale, as in DeepEP, which has 1e-4 in place of 2^-100.
+    /// Elements are multiplied by the inverse of the scale, then rounded to nearest even. In a block with a NaN or an infinity, the scale
+    /// (0x7fc00000) and all codes are NaN.
     Fp8Block(Fp8Format),
 }
 
 impl DispatchCast {
-    /// All of them.
+    /// All casts.
     pub const ALL: [Self; 3] =
         [Self::None, Self::Fp8Block(Fp8Format::E4m3fn), Self::Fp8Block(Fp8Format::E4m3fnuz)];
 
@@ -40,7 +39,7 @@ impl DispatchCast {
         }
     }
 
-    /// Type of the rows that travel, the plan's dispatch type; none where that is the caller's.
+    /// Type of the rows that are sent, which is the plan's dispatch type; `None` without a cast.
     pub const fn data_type(self) -> Option<DataType> {
         match self {
             Self::None => None,
@@ -49,7 +48,7 @@ impl DispatchCast {
         }
     }
 
-    /// Bytes of the scales that a row of `hidden` elements gets.
+    /// Bytes of the scales of a row of `hidden` elements.
     pub const fn scale_bytes(self, hidden: u32) -> u32 {
         match self {
             Self::None => 0,
@@ -77,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cast_is_found_by_its_name_and_says_what_it_sends() {
+    fn every_cast_parses_from_its_name() {
         for cast in DispatchCast::ALL {
             assert_eq!(cast.name().parse(), Ok(cast));
         }

@@ -1,4 +1,4 @@
-//! How rows travel back, and from where: the two ways of combine, and the codecs of the one that pushes.
+//! Where combine reads the experts' output, and the codecs of rows that it pushes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,17 +7,17 @@ use anabranch_elements::float8::{F8E4m3, F8E4m3Fnuz};
 
 use anabranch_elements::data_type::DataType;
 
-/// Where experts' output may lie, which is how it travels. Chosen with the plan, which allocates windows for it.
+/// Where the experts' output may be, which decides whether combine pulls or pushes. The plan allocates the windows for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CombineSource {
     /// In the slot's combine window, from which the origins pull it.
     Window,
-    /// In any other buffer, from which it is pushed to the origins.
+    /// In any other buffer, from which combine pushes it to the origins.
     Buffer,
-    /// In either, as each call says, the same on all ranks. Both windows share their memory, so this takes that of the
-    /// larger one, which is the combine window's unless a cap makes it small; with [`OnTimeout::Mask`](crate::OnTimeout::Mask) each
-    /// has its own.
+    /// In either; each call chooses, the same on all ranks. Both windows share memory of the larger one's size, which is the combine
+    /// window's unless [`EpConfig::max_recv`](crate::EpConfig::max_recv) makes that smaller. With
+    /// [`OnTimeout::Mask`](crate::OnTimeout::Mask) each has its own memory.
     #[default]
     Any,
 }
@@ -49,7 +49,7 @@ impl fmt::Display for CombineSource {
     }
 }
 
-/// The format of 8 bits of a codec.
+/// An 8-bit floating-point format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fp8Format {
     /// OFP8 E4M3, torch's `float8_e4m3fn`: largest value 448.
@@ -68,26 +68,26 @@ impl Fp8Format {
     }
 }
 
-/// What a row is turned into for its way back to its origin; the sum there is of what came, in f32, in group-rank order, rounded
-/// once. Codecs are for rows that are pushed ([`CombineSource::Buffer`]), of any combine type; all round to nearest even.
+/// Encoding of the rows that combine sends back to their origin. The origin sums the decoded rows in f32, in group-rank order, and rounds
+/// once. Codecs apply to rows that are pushed ([`CombineSource::Buffer`]), of any combine type; all round to nearest even.
 ///
-/// A row on the wire is its codes, then the scales of its blocks, then padding to 16 bytes.
+/// An encoded row is its codes, then the scales of its blocks, then padding to 16 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CombineCodec {
-    /// Rows travel as they are.
+    /// Rows are sent unchanged.
     #[default]
     None,
-    /// 8 bits an element, no scale: what is larger than the format's largest value, infinity too, becomes that value; a NaN
-    /// stays one. A hidden size that is a multiple of 16.
+    /// 8 bits per element, no scale. Magnitudes above the format's largest value, infinity too, become that value; a NaN stays a NaN. The
+    /// hidden size must be a multiple of 16.
     Fp8Direct(Fp8Format),
-    /// 8 bits an element, and an f32 scale for each block of 128: the block's largest magnitude, counted as 2^-100 where it is
-    /// smaller (0 too), divided by the format's largest value. Elements are multiplied by the inverse quotient, then rounded. A
-    /// block that holds a NaN or an infinity comes back as NaNs. A hidden size that is a multiple of 128.
+    /// 8 bits per element, and an f32 scale per block of 128: max(largest magnitude of the block, 2^-100) divided by the format's largest
+    /// value. Elements are multiplied by the inverse of the scale, then rounded. A block with a NaN or an infinity decodes to NaNs. The
+    /// hidden size must be a multiple of 128.
     Fp8Block(Fp8Format),
-    /// MXFP4 (OCP microscaling formats, version 1.0): E2M1, and an E8M0 scale for each block of 32, 2^(floor(log2(largest
-    /// magnitude)) - 2). Magnitudes that the scale leaves between 6 and 8 become 6. A block that holds a NaN or an infinity comes
-    /// back as NaNs, one of zeros has the smallest scale. A hidden size that is a multiple of 32.
+    /// MXFP4 (OCP microscaling formats, version 1.0): E2M1, and an E8M0 scale per block of 32, 2^(floor(log2(largest
+    /// magnitude)) - 2). Scaled magnitudes between 6 and 8 become 6. A block with a NaN or an infinity decodes to NaNs; a block of zeros
+    /// has the smallest scale. The hidden size must be a multiple of 32.
     Fp4Block,
 }
 
@@ -126,7 +126,7 @@ impl CombineCodec {
         self.line().2
     }
 
-    /// Elements that a row must have a multiple of, for this codec: those of a block, or of 16 bytes of codes.
+    /// The number of elements of which a row must have a multiple: one block, or 16 bytes of codes.
     pub const fn block_elements(self) -> u32 {
         self.line().3[1]
     }
@@ -157,7 +157,7 @@ impl fmt::Display for CombineCodec {
     }
 }
 
-/// A word that names no codec, or no source.
+/// A word that names no codec, cast or source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is no {what}; allowed are {allowed}")]
 pub struct UnknownWord {
@@ -165,7 +165,7 @@ pub struct UnknownWord {
     pub given: String,
     /// What it should name.
     pub what: &'static str,
-    /// The words there are.
+    /// The allowed words.
     pub allowed: String,
 }
 
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_codec_has_its_own_line_and_is_found_by_its_name() {
+    fn every_codec_parses_from_its_name() {
         for codec in CombineCodec::ALL {
             assert_eq!(codec.line().0, codec);
             assert_eq!(codec.name().parse(), Ok(codec));

@@ -5,25 +5,29 @@ use std::time::Duration;
 
 use anabranch_ranks::GroupRank;
 
-/// What becomes of an operation when a peer does not come.
+/// What an operation does when a wait for a peer expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnTimeout {
-    /// The world has failed: every rank ends with a fault that names the peer, after the world's operation deadline.
+    /// After the world's operation deadline the world fails: every rank's operation ends with a fault that names the peer.
     #[default]
     Fault,
-    /// The rank that waited masks the peer and goes on without it: the peer's counts are zero, its rows are left out of sums,
-    /// nothing is sent to it, and no rank waits for it, until the ranks reset their masks
-    /// ([`ExpertParallel::reset_mask`](crate::ExpertParallel::reset_mask)). The mask is each rank's own; ranks may differ in which
-    /// they mask: one that ends while it flags its peers leaves the others waiting for its flag, and their peers as long for them, and
-    /// ranks that are well may mask each other. Bring them together by a reset after any mask. A member whose process ends is masked in the same way, and does not end the world as long as the plan lives.
+    /// The waiting rank masks the peer and continues without it: the peer's counts are zero, sums leave out its rows,
+    /// nothing is sent to it and nothing is awaited from it, until a reset of the mask
+    /// ([`ExpertParallel::reset_mask`](crate::ExpertParallel::reset_mask)).
     ///
-    /// For the slotted mode only: with more than 512 tokens a rank set [`Mode::Slotted`](crate::Mode::Slotted), as `Auto` is compact
-    /// then. Without the rank that serves the rendezvous (rank 0 of the world) the others go on, but no mask can be reset. A plan for both ways of combine ([`CombineSource::Any`](crate::CombineSource::Any)) has
-    /// windows of their own for them, and a window for pushed rows holds a row of every token and rank.
+    /// Each rank has its own mask, and masks may differ. A rank that dies while it flags its peers leaves some of them waiting; others
+    /// wait as long for those, so healthy ranks may mask each other. Reset the mask after any rank was masked. A member whose
+    /// process ends is masked in the same way, and does not fail the world while the plan lives. If rank 0 of the world ends, which
+    /// serves the rendezvous, the others continue but cannot reset the mask.
+    ///
+    /// Only for the slotted mode: with more than 512 tokens per rank set [`Mode::Slotted`](crate::Mode::Slotted), because `Auto` is then
+    /// compact. With [`CombineSource::Any`](crate::CombineSource::Any) the two combine windows do not share memory, and the window for
+    /// pushed rows has a row for every token and rank.
     Mask {
-        /// How long a kernel waits for a peer before it masks it: longer than ranks are ordinarily apart from each other, experts
-        /// included, as each wait has it anew and a block's waits may follow each other; and shorter than the world's operation deadline, which ends a kernel with a fault as ever.
+        /// How long a kernel waits for a peer before it masks the peer. It must exceed the usual skew of the ranks, experts included: it
+        /// applies to each wait, and the waits of a block may follow each other. It must be below the world's operation deadline, which
+        /// still ends a kernel with a fault.
         patience: Duration,
     },
 }
@@ -52,7 +56,7 @@ impl fmt::Display for OnTimeout {
     }
 }
 
-/// A rank that this one works without.
+/// A rank that this rank has masked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MaskedRank {
@@ -68,7 +72,7 @@ pub struct MaskedRank {
 pub enum MaskCause {
     /// [`ExpertParallel::mask_rank`](crate::ExpertParallel::mask_rank), or a reset without it.
     ByHand,
-    /// It did not come to an operation of this rank.
+    /// A wait for it in an operation of this rank expired.
     TimedOut {
         /// The operation's name, as in faults.
         operation: String,
@@ -76,9 +80,9 @@ pub enum MaskCause {
         phase: String,
         /// The slot of the operation.
         slot: u32,
-        /// The slot's epoch: which of its operations.
+        /// The slot's epoch, which numbers its operations.
         epoch: u64,
-        /// How long it was waited for.
+        /// How long the wait lasted.
         waited: Duration,
     },
 }

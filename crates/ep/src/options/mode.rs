@@ -1,4 +1,4 @@
-//! How received rows lie.
+//! The layout of received rows.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 /// Most tokens a rank for which [`Mode::Auto`] is slotted.
 const MOST_SLOTTED: u32 = 512;
 
-/// How received rows lie, and when their places are known.
+/// The layout of received rows, and when their places are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Mode {
-    /// Slotted up to 512 tokens a rank , else compact: what a slot wastes in memory grows with the tokens,
-    /// what counting first costs in time does not.
+    /// Slotted up to 512 tokens per rank, else compact: the memory that slotted windows waste grows with the tokens; the time of the
+    /// count does not.
     #[default]
     Auto,
-    /// Every source owns a part of each window and knows its rows at once: the shortest way, for decoding.
+    /// Every source owns a part of each window and knows its rows at once: the lowest latency, for decoding.
     Slotted,
-    /// Ranks exchange counts, then every row goes to its final place, without gaps: for prefill and
-    /// training. Copies are kept by source rank and then token, as many as the window holds.
+    /// Ranks exchange counts first, then send every row to its final place, without gaps: for prefill and
+    /// training. The window keeps the first copies by source rank, then token.
     Compact,
 }
 
@@ -37,7 +37,7 @@ impl Mode {
         }
     }
 
-    /// The mode that is used for this many tokens a rank: never [`Self::Auto`].
+    /// The mode for `max_tokens` tokens per rank: never [`Self::Auto`].
     #[must_use]
     pub const fn chosen(self, max_tokens: u32) -> Self {
         match self {

@@ -1,4 +1,4 @@
-//! Who moves the rows of a plan.
+//! What moves the rows of a plan.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,21 +13,22 @@ pub enum Payload {
     /// The stores and loads of dispatch's and combine's own kernels: the shortest time.
     #[default]
     Kernels,
-    /// Copy engines: between the halves of an operation no kernel of it is on the device, and other work has all its units. Dispatch
-    /// writes what it sends into a staging area first. By queues that kernels write where the route has them (transport `sdma`),
-    /// exactly the rows that there are; else by copies of streams, which move to every rank as many as there may be, whatever the routing
-    /// (of `max_tokens`, or the share of [`EpConfig::max_recv`](crate::EpConfig::max_recv)): for few tokens plan for few.
+    /// Copy engines: between send and receive no kernel of the operation is on the device, and other work has all its units. Dispatch
+    /// writes its rows into a staging area first. Where the route has queues that kernels write (transport `sdma`), the engines copy
+    /// exactly the rows that are sent. Elsewhere copies on streams move a fixed number of rows to every rank, whatever the routing:
+    /// `max_tokens`, or the source's share of [`EpConfig::max_recv`](crate::EpConfig::max_recv). For few tokens, make a plan with a small
+    /// `max_tokens`.
     ///
-    /// Whole operations are their halves, one after the other. A first half that is captured needs its second half in the same capture
-    /// where copies of streams move rows. All members of an operation combine it, or all release it; else the world has a fault that
-    /// says so. After a fault engines may still read what an operation was given, until the world is dropped.
+    /// A whole operation is its send, then its receive. Where copies on streams move rows, a captured send needs its receive in the
+    /// same capture. Either all members combine an operation or all release it; a mix is a fault of the world. After a fault engines
+    /// may read an operation's buffers until the world is dropped.
     ///
-    /// For the slotted mode, without masks, combined weights, combine codecs, and saved routings.
+    /// Only for the slotted mode, without masks, combined weights, combine codecs and saved routings.
     CopyEngine,
 }
 
 impl Payload {
-    /// All of them.
+    /// All payloads.
     pub const ALL: [Self; 2] = [Self::Kernels, Self::CopyEngine];
 
     /// Its name in configurations and reports.
@@ -45,9 +46,9 @@ impl fmt::Display for Payload {
     }
 }
 
-/// A word that names none.
+/// A word that names no payload.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} moves no payload; allowed are {}", Payload::ALL.map(Payload::name).join(", "))]
+#[error("{given:?} is no payload; allowed are {}", Payload::ALL.map(Payload::name).join(", "))]
 pub struct UnknownPayload {
     /// The word given.
     pub given: String,

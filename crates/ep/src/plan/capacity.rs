@@ -1,4 +1,4 @@
-//! Capacity of the receive windows: how many a rank takes, and how they are shared among the sources.
+//! Capacity of the receive windows: the rows of a rank, and the share of each source.
 
 use crate::error::{Error, Result};
 use crate::options::Mode;
@@ -16,10 +16,10 @@ pub(super) struct Capacity {
 }
 
 impl Capacity {
-    /// The capacity for the tokens of `ranks` ranks with `max_tokens` each, of which a rank takes in `max_recv` (0: all).
+    /// The capacity for the tokens of `ranks` ranks with `max_tokens` each, of which a rank receives `max_recv` (0: all).
     ///
-    /// Slotted, each source owns `min(ceil(max_recv / ranks), max_tokens)` rows of each destination's windows; compact, the
-    /// windows have `max_recv` rows.
+    /// In the slotted mode each source owns `min(ceil(max_recv / ranks), max_tokens)` rows of each destination's windows; in the compact
+    /// mode the windows have `max_recv` rows.
     ///
     /// # Errors
     /// [`Error::Config`]: windows of more than [`MAX_ROWS`] rows, or a cap that leaves some source without a row.
@@ -63,7 +63,7 @@ impl Capacity {
         self.row_stride
     }
 
-    /// Whether more was asked for than can ever arrive.
+    /// Whether `max_recv` is above the worst case.
     pub(super) const fn is_clamped(&self) -> bool {
         self.clamped
     }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_says_what_is_allowed() {
+    fn errors_name_the_allowed_values() {
         let error = Capacity::new(Mode::Auto, 4, 100, 3).unwrap_err().to_string();
         assert!(error.contains("max_recv is 3") && error.contains("4 and more"), "{error}");
         assert_eq!(Capacity::new(Mode::Auto, 4, 100, 4).unwrap().row_stride(), 1);

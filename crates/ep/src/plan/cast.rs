@@ -7,26 +7,26 @@ use crate::tensor::COMBINED_TYPES;
 use anabranch_elements::data_type::{DataType, names};
 
 impl EpConfig {
-    /// Sets what rows are turned into before they are sent.
+    /// Sets the cast of the rows before dispatch sends them.
     #[must_use]
     pub fn dispatch_cast(mut self, value: DispatchCast) -> Self {
         self.dispatch_cast = value;
         self
     }
 
-    /// Sets the type of the rows that a cast takes: bf16, f16 or f32.
+    /// Sets the type of the caller's rows where dispatch casts them: bf16, f16 or f32.
     #[must_use]
     pub fn cast_from(mut self, value: DataType) -> Self {
         self.cast_from = value;
         self
     }
 
-    /// Type of the rows that a dispatch is given: that of the rows it sends, unless it casts.
+    /// Type of the caller's rows: `cast_from` with a cast, else `dispatch_type`.
     pub fn token_type(&self) -> DataType {
         if self.dispatch_cast == DispatchCast::None { self.dispatch_type } else { self.cast_from }
     }
 
-    /// Bytes of scales that travel with a token: the caller's, or those that a cast makes.
+    /// Bytes of scales that dispatch sends per token: the caller's, or the cast's.
     pub fn sent_scale_bytes(&self) -> u32 {
         match self.dispatch_cast {
             DispatchCast::None => self.scale_bytes,

@@ -1,4 +1,4 @@
-//! What a plan is made for, and what is right about it.
+//! A plan's configuration and its checks.
 
 use std::sync::Arc;
 
@@ -13,72 +13,74 @@ use crate::options::{CombineCodec, CombineSource, DispatchCast, Mode, OnTimeout,
 use crate::tensor::{COMBINED_TYPES, ROW_TYPES};
 use anabranch_elements::data_type::{DataType, names};
 
-/// What a plan is made for. Equal on all ranks of the group, but for `max_blocks` and `waves_per_block`; of `table` only the entry for
-/// the plan.
+/// A plan's configuration. All ranks of the group give equal values, which [`ExpertParallel::new`](crate::ExpertParallel::new) compares;
+/// only `max_blocks` and `waves_per_block` may differ, and of `table` only the entry for this plan is compared.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EpConfig {
-    /// Elements of a token row.
+    /// Elements of a token row, 1 or more. A row of each type has a multiple of 16 bytes, less than 4 GiB; casts and codecs need a
+    /// multiple of their block.
     pub hidden: u32,
-    /// Experts of the group; rank r owns floor(r E / R) up to floor((r + 1) E / R), unless a table places them.
+    /// Experts of the group, E: 1 or more, and E times the number of ranks R is below 2^32. Rank r owns experts floor(r E / R) up to, not
+    /// including, floor((r + 1) E / R), unless `placement` has a table.
     pub experts: u32,
-    /// Which ranks work on which expert, where they are not placed evenly or are on several ranks.
+    /// The ranks of each expert; `None` places the experts evenly, each on one rank.
     pub placement: Option<PlacementTable>,
-    /// Experts a token names, 1 to 32.
+    /// Experts per token, 1 to 32.
     pub top_k: u32,
-    /// Most tokens a rank dispatches in one call.
+    /// Most tokens that a rank dispatches in one call, 1 to 2^26.
     pub max_tokens: u32,
-    /// Type of the rows that dispatch sends.
+    /// Type of the rows that dispatch sends, one of [`ROW_TYPES`].
     pub dispatch_type: DataType,
-    /// Type of the rows that combine sums and returns.
+    /// Type of the rows that combine sums and returns, one of [`COMBINED_TYPES`].
     pub combine_type: DataType,
-    /// Where experts' output may lie.
+    /// Where the experts' output may be: in the combine window, in another buffer, or in either.
     pub combine_source: CombineSource,
-    /// What rows are turned into on their way back.
+    /// Encoding of the rows that combine pushes.
     pub combine_codec: CombineCodec,
-    /// Bytes of scales that travel with a token; 0 for none. A multiple of 4.
+    /// Bytes of scales per token that dispatch sends with the row; 0 for none. A multiple of 4, at most 1 MiB.
     pub scale_bytes: u32,
-    /// Rows that a rank takes in from all ranks together (`max_total_recv_tokens` elsewhere); 0 for the worst case, all tokens
-    /// of all ranks. At least the number of ranks. Copies beyond the capacity are dropped; [`Plan::row_stride`](super::Plan::row_stride) defines which.
+    /// Most rows that a rank receives from all ranks together in one dispatch; at least the number of ranks. 0: the worst case, all tokens of
+    /// all ranks. Copies beyond it are dropped; [`Plan::row_stride`](super::Plan::row_stride) defines which.
     pub max_recv: u32,
-    /// How received rows lie.
+    /// Layout of the received rows.
     pub mode: Mode,
-    /// Operations that may be in flight: dispatches without their combine.
+    /// Dispatches that may be in flight without their combine, 1 to 64. Each has its own windows.
     pub slots: u32,
-    /// Most blocks of a launch; 0 lets the plan choose.
+    /// Most blocks of a launch; 0: the plan chooses.
     pub max_blocks: u32,
-    /// Waves of a block; 0 lets the plan choose.
+    /// Waves per block, at most 16; 0: the plan chooses.
     pub waves_per_block: u32,
-    /// Whether combine sums weights, too: for each token and each of its k, over the ranks that took it in.
+    /// Whether combine also sums weights: for each token and each of its `top_k` entries, over the ranks that received the token.
     pub combine_weights: bool,
-    /// Launch shapes that were measured (`ep.table`), by which the plan chooses; `None` for this crate's table of the device, if there
-    /// is one.
+    /// Measured launch shapes (`ep.table`), from which the plan chooses; `None`: this crate's table for the device, if it has one.
     pub table: Option<Arc<LaunchTable>>,
-    /// What dispatch turns rows into before it sends them. `dispatch_type` is then the cast's, `scale_bytes` stays 0.
+    /// Cast of the rows before dispatch sends them. With a cast, `dispatch_type` is the cast's type and `scale_bytes` stays 0.
     pub dispatch_cast: DispatchCast,
-    /// Type of the rows that a cast takes; not looked at without one.
+    /// Type of the caller's rows where dispatch casts them, one of [`COMBINED_TYPES`]; ignored without a cast.
     pub cast_from: DataType,
     /// Whether the number of tokens may be in device memory ([`Tokens::device_count`](crate::Tokens::device_count)).
     pub device_token_count: bool,
-    /// What becomes of an operation when a peer does not come.
+    /// What an operation does when a wait for a peer expires.
     pub on_timeout: OnTimeout,
-    /// What moves rows between ranks.
+    /// What moves rows between ranks: kernels or copy engines.
     pub payload: Payload,
-    /// Which node each rank is on. `None`: all are on one, unless the plan is made on a world in which some cannot be reached by loads
-    /// and stores, or `across` is not [`Across::Auto`]: then as the ranks' hosts say.
+    /// The node of each rank. `None`: all ranks are on one node; on a world where loads and stores do not reach some rank, or where
+    /// `across` is not [`Across::Auto`], the nodes are the ranks' hosts.
     pub nodes: Option<Nodes>,
-    /// By which way a dispatch's rows go to other nodes. Results are the same, bit by bit; those of combine come back straight from the
-    /// ranks that computed them, because a sum of a node's rows, rounded or not, would be added in another order. [`Across::Node`]: every
-    /// token once to each node, to [its relay](Nodes::relay). [`Across::Auto`]: the way that is expected to be faster, by the bytes, requests, hops
-    /// and launches of the rank that has most to do ([`Plan::expected_dispatch`](super::Plan::expected_dispatch)): by node where a token's
-    /// ranks share nodes and its rows are worth another step; direct for very few tokens, on many nodes, and where no node has two ranks.
+    /// The way of a dispatch's rows between nodes. The results of all ways are the same bits. [`Across::Direct`] sends a row to each rank
+    /// of another node. [`Across::Node`] sends each token once to each node, to [its relay](Nodes::relay), which forwards it.
+    /// [`Across::Auto`] takes the way with the shorter expected time of the busiest rank
+    /// ([`Plan::expected_dispatch`](super::Plan::expected_dispatch)): by node where the ranks of a token share nodes and its rows are large
+    /// enough for another step; direct for very few tokens, on many nodes, and where no node has two ranks. Combine always returns rows
+    /// directly: a sum per node would add them in another order.
     pub across: Across,
-    /// Speeds of links (`[links]`), by which [`Across::Auto`] chooses. Where nothing is set, those of the device; of an unknown one for a plan
-    /// that is made without a world.
+    /// Link speeds (`[links]`), by which [`Across::Auto`] chooses. A speed that is not set is the default of the device, or of an unknown
+    /// device in a plan without a world.
     pub links: LinkSettings,
 }
 
-/// The sizes that every plan needs. Given by name, because all four are numbers.
+/// The sizes that every plan needs. A struct, so that callers name all four numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpShape {
     /// [`EpConfig::hidden`].
@@ -124,7 +126,7 @@ impl EpConfig {
         }
     }
 
-    /// Places experts by a table.
+    /// Sets the ranks of each expert.
     #[must_use]
     pub fn placement(mut self, table: PlacementTable) -> Self {
         self.placement = Some(table);
@@ -145,35 +147,35 @@ impl EpConfig {
         self
     }
 
-    /// Sets the bytes of scales a token.
+    /// Sets the bytes of scales per token.
     #[must_use]
     pub fn scale_bytes(mut self, value: u32) -> Self {
         self.scale_bytes = value;
         self
     }
 
-    /// Sets the rows that a rank takes in (0: the worst case).
+    /// Sets the most rows that a rank receives (0: the worst case).
     #[must_use]
     pub fn max_recv(mut self, value: u32) -> Self {
         self.max_recv = value;
         self
     }
 
-    /// Sets how received rows lie.
+    /// Sets the layout of the received rows.
     #[must_use]
     pub fn mode(mut self, value: Mode) -> Self {
         self.mode = value;
         self
     }
 
-    /// Sets the number of operations that may be in flight.
+    /// Sets the number of dispatches that may be in flight.
     #[must_use]
     pub fn slots(mut self, value: u32) -> Self {
         self.slots = value;
         self
     }
 
-    /// Sets the most blocks of a launch (0: chosen) and the waves of a block (0: chosen).
+    /// Sets the most blocks of a launch and the waves per block; 0 for either: the plan chooses.
     #[must_use]
     pub fn launch(mut self, max_blocks: u32, waves_per_block: u32) -> Self {
         self.max_blocks = max_blocks;
@@ -181,23 +183,23 @@ impl EpConfig {
         self
     }
 
-    /// Sets what becomes of an operation when a peer does not come.
+    /// Sets what an operation does when a wait for a peer expires.
     #[must_use]
     pub fn on_timeout(mut self, value: OnTimeout) -> Self {
         self.on_timeout = value;
         self
     }
 
-    /// Sets whether combine sums weights, too. Beside each row of the combine window then lie `top_k` f32 weights, those that were
-    /// dispatched unless the expert side writes others ([`Dispatched::combine_weights`](crate::Dispatched::combine_weights)), and
-    /// combine takes a [`CombineOutput`](crate::CombineOutput) with room for the sums.
+    /// Sets whether combine also sums weights. Each received row then has `top_k` f32 weights in the weight window
+    /// ([`Dispatched::combine_weights`](crate::Dispatched::combine_weights)): the dispatched ones unless the experts overwrite them. Combine
+    /// then needs a [`CombineOutput`](crate::CombineOutput) with a buffer for the sums.
     #[must_use]
     pub fn combine_weights(mut self, value: bool) -> Self {
         self.combine_weights = value;
         self
     }
 
-    /// Sets the table by which the plan chooses launch shapes.
+    /// Sets the table from which the plan chooses launch shapes.
     #[must_use]
     pub fn table(mut self, table: Arc<LaunchTable>) -> Self {
         self.table = Some(table);
@@ -218,7 +220,7 @@ impl EpConfig {
         self
     }
 
-    /// Sets the speeds of links.
+    /// Sets the link speeds.
     #[must_use]
     pub fn links(mut self, value: LinkSettings) -> Self {
         self.links = value;
@@ -255,7 +257,7 @@ impl EpConfig {
         .to_vec()
     }
 
-    /// Checks every field; how rows then reach other ranks, and what the windows hold.
+    /// Checks every field; returns the route and the capacity of the windows.
     pub(super) fn check(&self, ranks: u32) -> Result<(Route, Capacity)> {
         let wrong = |field, given: u32, allowed: String| Err(Error::config(field, given, allowed));
         self.links.check().map_err(|error| Error::config(error.name, error.given, error.allowed))?;
@@ -290,7 +292,7 @@ impl EpConfig {
         if let Some(table) = &self.placement {
             table.check(self.experts, ranks)?;
         }
-        // The kernels' division relies on it.
+        // The kernels' 32-bit division relies on it.
         if u64::from(self.experts) * u64::from(ranks) > u64::from(u32::MAX) {
             return wrong("experts", self.experts, format!("{ranks} ranks times them must fit 32 bits"));
         }

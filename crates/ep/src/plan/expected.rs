@@ -1,12 +1,12 @@
-//! What a dispatch is expected to move, by either way, and which is the faster by that. Pure arithmetic, over tokens to which every expert is
-//! as likely as any other.
+//! The cost model of a dispatch between nodes: what each way moves, and which takes less time. Host arithmetic; all experts of a token
+//! are equally likely.
 
 use anabranch_ranks::{Across, GroupRank, LinkSpeeds, Moved, Nodes};
 
 use super::{EpConfig, ExpertPlacement, Plan, meta_bytes, row_bytes};
 
 impl EpConfig {
-    /// By which way rows go to other nodes; `None` where there are none. Equal configurations have the same. For fields that were checked.
+    /// The way of rows between nodes; `None` on one node. Depends on the configuration alone, whose fields must have been checked.
     pub(crate) fn way(&self) -> Option<Across> {
         let nodes = self.nodes.as_ref().filter(|nodes| nodes.count() > 1)?;
         if self.across != Across::Auto {
@@ -21,9 +21,9 @@ impl EpConfig {
 }
 
 impl Plan {
-    /// What the rank that takes longest is expected to move in a dispatch of the most tokens by this way; `None` on one node. Rows for which
-    /// there is no room are counted, too. [`Across::Auto`] stands for the plan's own way ([`Plan::across`]): where its configuration leaves
-    /// that open, the one that takes less time at the speeds of [`EpConfig::links`].
+    /// What the slowest rank is expected to move in a dispatch of `max_tokens` by this way; `None` on one node. Dropped rows are
+    /// included. [`Across::Auto`] is the plan's own way ([`Plan::across`]): for a configuration with `Auto`, the way that takes less
+    /// time at the speeds of [`EpConfig::links`].
     pub fn expected_dispatch(&self, way: Across, speeds: &LinkSpeeds) -> Option<Moved> {
         let (nodes, own) = self.across()?;
         let way = if way == Across::Auto { own } else { way };
@@ -31,19 +31,19 @@ impl Plan {
     }
 }
 
-/// The chances of a token of any rank.
+/// Probabilities for one token.
 struct Expected<'a> {
     nodes: &'a Nodes,
     tokens: u32,
     /// Bytes of a row and its record.
     copy_bytes: f64,
-    /// That it goes to a rank, for each rank; and their sum.
+    /// Of going to a rank, for each rank; and their sum.
     to_rank: Vec<f64>,
     to_any_rank: f64,
-    /// That it goes to some rank of a node, for each node; and their sum.
+    /// Of going to some rank of a node, for each node; and their sum.
     to_node: Vec<f64>,
     to_any_node: f64,
-    /// The sum of the chances of a node's ranks.
+    /// The sum of the probabilities of a node's ranks.
     in_node: Vec<f64>,
     /// Ranks of other nodes for which each rank forwards.
     relayed: Vec<u32>,
@@ -80,7 +80,7 @@ impl<'a> Expected<'a> {
         }
     }
 
-    /// What the rank moves that takes longest.
+    /// What the slowest rank moves.
     fn slowest(&self, way: Across, speeds: &LinkSpeeds) -> Moved {
         let all = (0..self.nodes.size()).map(|rank| self.moved(rank, way));
         let us = |moved: &Moved| speeds.parts(moved).in_turn();
@@ -154,7 +154,7 @@ fn shares(config: &EpConfig, ranks: u32) -> Vec<f64> {
     shares
 }
 
-/// The chance that one of a token's experts, no two of them the same, is among `share` of all.
+/// The probability that one of a token's experts, which are distinct, is among `share` of all.
 fn chance(share: f64, experts: f64, top_k: u32) -> f64 {
     let mut missed = 1.0;
     for named in (0..top_k).map(f64::from).take_while(|named| *named < experts) {
@@ -163,7 +163,7 @@ fn chance(share: f64, experts: f64, top_k: u32) -> f64 {
     1.0 - missed
 }
 
-/// By squares: multiplications are rounded alike on all hosts, and library functions are not.
+/// By squaring: all hosts round multiplications alike, but not library functions.
 fn power(mut base: f64, mut exponent: u32) -> f64 {
     let mut power = 1.0;
     while exponent > 0 {

@@ -1,4 +1,4 @@
-//! What a plan allocates on each rank.
+//! The memory that a plan allocates on each rank.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use anabranch_shmem::DEFAULT_ALIGNMENT;
 use super::{Plan, own, placement};
 use crate::args::RankMask;
 
-/// Where a plan's memory lies.
+/// The kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryPlace {
-    /// In the symmetric heap, as much on every rank.
+    /// The symmetric heap, the same size on every rank.
     Heap,
-    /// In the rank's own device memory.
+    /// The rank's own device memory.
     Own,
 }
 
@@ -31,11 +31,11 @@ impl MemoryPlace {
 pub struct MemoryItem {
     /// What it is for.
     pub name: &'static str,
-    /// Where it lies.
+    /// The kind of memory.
     pub place: MemoryPlace,
-    /// Bytes of one, with what aligns the next part.
+    /// Bytes of one, with the padding before the next part.
     pub bytes: u64,
-    /// How many there are: one a slot, or one.
+    /// How many there are: one per slot, or one.
     pub count: u32,
 }
 
@@ -46,8 +46,8 @@ impl MemoryItem {
     }
 }
 
-/// What a plan allocates on each rank: exactly what [`ExpertParallel::new`](crate::ExpertParallel::new) takes of the symmetric heap,
-/// and asks of the runtime, which may round each allocation up to pages.
+/// The memory that a plan allocates on each rank: exactly the bytes that [`ExpertParallel::new`](crate::ExpertParallel::new) allocates in the
+/// symmetric heap and requests from the runtime, which may round each allocation up to pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
     items: Vec<MemoryItem>,
@@ -65,7 +65,7 @@ impl MemoryPlan {
         self.slots
     }
 
-    /// Bytes in a place.
+    /// Bytes of one kind of memory.
     pub fn bytes_in(&self, place: MemoryPlace) -> u64 {
         self.items.iter().filter(|item| item.place == place).map(MemoryItem::total).sum()
     }
@@ -112,7 +112,7 @@ const MASK: &str = "rank mask";
 const NODES: &str = "node table";
 
 impl Plan {
-    /// What this plan allocates on each rank, part by part.
+    /// The memory that this plan allocates on each rank, part by part.
     pub fn memory(&self) -> MemoryPlan {
         let slots = self.config.slots;
         let layout = &self.layout;

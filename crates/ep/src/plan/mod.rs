@@ -1,4 +1,4 @@
-//! What is computed where: configuration, layout of a slot, geometry of a launch. Pure arithmetic.
+//! The plan: configuration, layout of a slot, shapes of launches. Host arithmetic only.
 
 use anabranch_ranks::{Across, GroupRank};
 
@@ -44,55 +44,55 @@ pub use traffic::NicTraffic;
 pub const TILE: u32 = 64;
 /// Bytes between two flag words, so that no two ranks write one cache line.
 pub const FLAG_STRIDE: u32 = 128;
-/// Most experts a token may name.
+/// Most experts per token.
 pub const MAX_TOP_K: u32 = 32;
-/// Blocks of a launch on a large GPU, unless the configuration has a number.
+/// Blocks of a launch on a large GPU, unless the configuration sets them.
 pub(crate) const DEFAULT_BLOCKS: u32 = 64;
-/// Set in an entry of the send map, `{rank + 1 : 32, row : 32}`, whose copy was dropped.
+/// The bit of a send map entry, `{rank + 1 : 32, row : 32}`, that marks a dropped copy.
 pub(crate) const DROPPED: u64 = 1 << 31;
 /// Most bytes of a slot's windows: far above any GPU's memory, and far below what 64 bits hold.
 const MAX_SLOT_BYTES: u128 = 1 << 48;
 /// Most tokens a rank may hold: the record of an invalid id has 26 bits for the token.
 pub(crate) const MAX_TOKENS: u32 = 1 << 26;
 
-/// Where the parts of one slot lie in its symmetric allocation. All offsets are bytes from its start.
+/// The parts of one slot's symmetric allocation. All offsets are bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotLayout {
-    /// Flag words of dispatch, one a rank, [`FLAG_STRIDE`] apart; after each, of a dispatch with a saved routing, the word that says
-    /// which.
+    /// Flag words of dispatch, one per rank, [`FLAG_STRIDE`] bytes apart; after each, the word with the identity of the saved routing.
     pub dispatch_flags: u64,
     /// Flag words of combine.
     pub combine_flags: u64,
-    /// Counts matrix of a compact dispatch, a row of 8-byte words for each source; no bytes when slotted.
+    /// Count matrix of a compact dispatch, a row of 8-byte words per source; empty in the slotted mode.
     pub count_matrix: u64,
     /// Bytes between two of its rows.
     pub count_stride: u64,
-    /// Rows received: `[rows][row_bytes]`.
+    /// Received rows, `[rows][row_bytes]`.
     pub rows: u64,
-    /// Meta records received: `[rows][meta_bytes]`.
+    /// Received meta records, `[rows][meta_bytes]`.
     pub meta: u64,
     /// Rows that peers pull, `[rows][combine_row_bytes]`, where the plan pulls.
     pub combine_rows: u64,
-    /// Rows that peers push, `[fan_out][max_tokens][combine_wire_bytes]`, where the plan pushes. A combine does one or the other,
-    /// so both windows begin at the same place. Where ranks may be masked, `[ranks][max_tokens][combine_wire_bytes]` after the
-    /// combine rows: a rank that is late may still push while others pull.
+    /// Rows that peers push, `[fan_out][max_tokens][combine_wire_bytes]`, where the plan pushes. A combine either pulls or pushes,
+    /// so both windows begin at the same offset. Where ranks may be masked, `[ranks][max_tokens][combine_wire_bytes]` after the
+    /// combine rows: a late rank may still push while others pull.
     pub push_rows: u64,
-    /// Weights beside the combine rows, `[rows][top_k]` f32, where the plan combines weights; else no bytes.
+    /// The weight window, `[rows][top_k]` f32, where the plan combines weights; else empty.
     pub combine_weights: u64,
-    /// Weights that peers push, `[fan_out][max_tokens][top_k]` f32, where the plan combines weights and pushes; else no bytes. Where ranks
+    /// Weights that peers push, `[fan_out][max_tokens][top_k]` f32, where the plan combines weights and pushes; else empty. Where ranks
     /// may be masked, `[ranks]` in place of `[fan_out]`.
     pub pushed_weights: u64,
-    /// Rows that engines bring back, `[rows][combine_row_bytes]`, where copy engines move rows, or other nodes' ranks put; else no bytes,
-    /// like the next two.
+    /// The return window: experts' rows that copy engines or ranks of other nodes write here, `[rows][combine_row_bytes]`. Empty, like
+    /// the staging areas, where kernels store all rows.
     pub returned_rows: u64,
-    /// Rows that this rank sends, `[ranks][row_stride][row_bytes]`, until the engines have copied them; across nodes, those for other
-    /// nodes, until they have come: in the same places, or, where tokens go once to each node, `[nodes][max_tokens][row_bytes]`.
+    /// Staged rows that this rank sends by copy engines or to other nodes, `[ranks][row_stride][row_bytes]`; where tokens go once to each
+    /// node, `[nodes][max_tokens][row_bytes]`.
     pub staged_rows: u64,
     /// Their meta records, `[ranks][row_stride][meta_bytes]`.
     pub staged_meta: u64,
-    /// Flag words of the relay window, one a rank, [`FLAG_STRIDE`] apart, where tokens go once to each node; else no bytes, like the next two.
+    /// Flag words of the relay window, one per rank, [`FLAG_STRIDE`] bytes apart, where tokens go once to each node; else empty, like the
+    /// relay rows and records.
     pub relay_flags: u64,
-    /// Rows that this rank forwards, `[sources][max_tokens][row_bytes]`, a place for each rank of other nodes whose relay it is.
+    /// Rows that this rank forwards, `[sources][max_tokens][row_bytes]`, one part per rank of another node whose relay it is.
     pub relay_rows: u64,
     /// Their meta records, `[sources][max_tokens][meta_bytes]`.
     pub relay_meta: u64,
@@ -107,11 +107,11 @@ pub struct Geometry {
     pub blocks: u32,
     /// Threads of a block.
     pub block_threads: u32,
-    /// Blocks that share a run of tokens (dispatch).
+    /// Blocks that share a run of tokens, each with its part of every row (dispatch).
     pub parts: u32,
-    /// Segments of a row, or of a block's part of it, one a wave.
+    /// Segments of a row, or of a block's part of it, one per wave.
     pub segments: u32,
-    /// Bytes of local memory a block, without the prelude's own.
+    /// Local memory per block in bytes, without the prelude's own.
     pub local_bytes: u32,
 }
 
@@ -122,18 +122,18 @@ impl Geometry {
     }
 }
 
-/// What the device can do, as far as the plan needs it.
+/// The limits of a device for the launches of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
     /// Lanes of a wave.
     pub wave_size: u32,
-    /// Blocks that a launch may have and still be resident as a whole.
+    /// Most blocks of a launch that are resident together.
     pub resident_blocks: u32,
     /// Multiprocessors or compute units.
     pub multiprocessors: u32,
-    /// Waves of a block that the plan prefers, and the most that it may take.
+    /// Preferred waves per block, which is also the maximum.
     pub preferred_waves: u32,
-    /// Bytes of local memory a block may have.
+    /// Most local memory per block in bytes.
     pub local_bytes: u32,
 }
 
@@ -169,7 +169,7 @@ impl Plan {
         Ok(Self { config, placement, route, capacity, ranks, layout, choice, forced: None })
     }
 
-    /// The configuration; where rows are cast, with the bytes of the scales that the cast makes; across nodes, with the way that was chosen.
+    /// The configuration. With a cast, `scale_bytes` is the cast's; on several nodes, `across` is the chosen way.
     pub fn config(&self) -> &EpConfig {
         &self.config
     }
@@ -179,7 +179,7 @@ impl Plan {
         &self.route
     }
 
-    /// The experts that a rank works on, ascending; their order is that of a rank's experts everywhere.
+    /// The experts on a rank, ascending: the order of its local experts everywhere.
     pub fn experts_on(&self, rank: GroupRank) -> Vec<u32> {
         match &self.config.placement {
             Some(table) => table.experts_on(rank),
@@ -187,7 +187,7 @@ impl Plan {
         }
     }
 
-    /// Who owns which experts when they are placed evenly, which is without a table.
+    /// The even placement of experts, which applies without a table.
     pub fn placement(&self) -> &ExpertPlacement {
         &self.placement
     }
@@ -202,29 +202,29 @@ impl Plan {
         self.capacity.rows()
     }
 
-    /// How received rows lie: slotted or compact.
+    /// The layout of received rows: slotted or compact.
     pub fn mode(&self) -> Mode {
         self.capacity.mode()
     }
 
-    /// Slotted, rows of each window that a source owns: the copies of source s lie from `s * row_stride` on, in the order
-    /// of its tokens. The first `row_stride` of them are kept; the rest are dropped. Compact, 0: the copies of source s lie at
-    /// `offsets[s]` on; of all copies, by source and then token, the first [`Self::rows`] are kept.
+    /// In the slotted mode, the rows of each window that a source owns: the copies of source s begin at row `s * row_stride`, in the
+    /// order of its tokens, and those after the first `row_stride` are dropped. In the compact mode 0: the copies of source s begin at
+    /// row `offsets[s]`, and of all copies, by source and then token, those after the first [`Self::rows`] are dropped.
     pub fn row_stride(&self) -> u32 {
         self.capacity.row_stride()
     }
 
-    /// Whether `max_recv` asks for more rows than can ever arrive; the windows have as many as can.
+    /// Whether `max_recv` is above the worst case; the windows then have the worst case.
     pub fn is_max_recv_clamped(&self) -> bool {
         self.capacity.is_clamped()
     }
 
-    /// Where the parts of a slot lie.
+    /// The layout of a slot.
     pub fn layout(&self) -> &SlotLayout {
         &self.layout
     }
 
-    /// Bytes of a row that a dispatch is given: where it casts, other than those of a dispatched row.
+    /// Bytes of a row of the caller's tokens, before a cast.
     pub fn token_bytes(&self) -> u32 {
         row_bytes(&self.config, self.config.token_type()) as u32
     }
@@ -249,12 +249,12 @@ impl Plan {
         self.config.top_k.min(self.ranks)
     }
 
-    /// Symmetric heap that all slots need, in bytes.
+    /// Bytes of the symmetric heap that all slots need.
     pub fn heap_bytes(&self) -> u64 {
         self.layout.bytes * u64::from(self.config.slots)
     }
 
-    /// Local memory of a dispatch block: peer bases, next and first rows, room, the fault word, and the tile's destinations; across nodes,
+    /// Local memory of a dispatch block: peer bases, next and first rows, capacities, the fault word, and the tile's destinations; across nodes,
     /// next relay rows.
     pub(crate) fn dispatch_local_bytes(&self) -> u32 {
         self.ranks * 8 + TILE * self.fan_out() * 8 + self.ranks * 12 + TILE * 4 + 4 + self.relay_local_bytes()
@@ -326,7 +326,7 @@ impl Plan {
         SavedRouting::bytes(self)
     }
 
-    /// The launch of a kernel that waits for no peer and gives a wave each of so many tokens or rows.
+    /// The launch of a kernel that waits for no peer and has one wave per item: a token or a row.
     pub(crate) fn local_geometry(&self, items: u64, limits: &DeviceLimits) -> Geometry {
         let waves = self.waves(limits, None);
         let blocks =
@@ -340,8 +340,8 @@ impl Plan {
         Geometry { blocks: 1, block_threads, parts: 1, segments: 1, local_bytes: self.dispatch_local_bytes() }
     }
 
-    /// Waves of a block for a device of this kind: blocks of 512 threads keep the links of a large GPU busy with few
-    /// blocks; a small machine has no use for more than four.
+    /// Preferred waves per block: blocks of 512 threads keep the links of a large GPU busy with few
+    /// blocks; a small device needs at most four waves.
     pub fn preferred_waves(wave_size: u32, multiprocessors: u32) -> u32 {
         if multiprocessors >= 32 { (512 / wave_size).max(1) } else { 4 }
     }

@@ -1,4 +1,4 @@
-//! Plans for ranks on several nodes: the tables that they keep, and which copies go where.
+//! Plans for ranks on several nodes: their tables, and the hops of each copy.
 
 use anabranch_ranks::{Across, GroupRank, Nodes};
 
@@ -7,14 +7,14 @@ use super::{EpConfig, Plan};
 use crate::options::Mode;
 
 impl EpConfig {
-    /// Sets which node each rank of the group is on.
+    /// Sets the node of each rank of the group.
     #[must_use]
     pub fn nodes(mut self, value: Nodes) -> Self {
         self.nodes = Some(value);
         self
     }
 
-    /// Sets by which way rows go to other nodes.
+    /// Sets the way of a dispatch's rows between nodes.
     #[must_use]
     pub fn across(mut self, value: Across) -> Self {
         self.across = value;
@@ -34,17 +34,17 @@ pub struct Hop {
     pub source: GroupRank,
     /// The token.
     pub token: u32,
-    /// Who sends.
+    /// The sender.
     pub from: GroupRank,
-    /// Who receives.
+    /// The receiver.
     pub to: GroupRank,
-    /// Whether it is there: else `to` forwards it.
+    /// Whether `to` is the destination; else `to` forwards the copy.
     pub arrives: bool,
 }
 
 impl Plan {
-    /// Which node each rank is on, and by which way rows go to others: [`Across::Direct`] or [`Across::Node`]. `None` where all ranks are
-    /// on one node.
+    /// The node of each rank and the way of rows between nodes, [`Across::Direct`] or [`Across::Node`]; `None` where all ranks are on one
+    /// node.
     pub fn across(&self) -> Option<(&Nodes, Across)> {
         let NodesOptions { nodes, by_node } = self.route.nodes()?;
         Some((nodes, if *by_node { Across::Node } else { Across::Direct }))
@@ -55,8 +55,8 @@ impl Plan {
         self.route.nodes().is_some_and(|options| options.by_node)
     }
 
-    /// Every copy of one rank's rows that a dispatch makes between ranks, or to the rank itself, for ids `[tokens][top_k]`; as if every
-    /// rank had room.
+    /// Every copy of one rank's rows that a dispatch makes, also to the rank itself, for ids `[tokens][top_k]`. Copies that would be dropped
+    /// are included.
     pub fn hops(&self, source: GroupRank, ids: &[i32]) -> Vec<Hop> {
         let mut hops = Vec::new();
         for (ids, token) in ids.chunks_exact(self.config.top_k as usize).zip(0..) {
@@ -86,7 +86,7 @@ impl Plan {
         }
     }
 
-    /// Who forwards a source's rows for a rank of another node.
+    /// The rank that forwards a source's rows to a rank of another node.
     fn relay_between(&self, source: GroupRank, to: GroupRank) -> Option<GroupRank> {
         let nodes = self.config.nodes.as_ref().filter(|_| self.is_by_node())?;
         if nodes.are_together(source, to) { None } else { nodes.relay(source, nodes.node_of(to)?) }
@@ -108,14 +108,14 @@ impl Plan {
         if self.is_by_node() { places * u64::from(self.ranks) } else { 0 }
     }
 
-    /// Words of the table that kernels read, the same on all ranks: the node of each rank, relays and places for each node, tellers, and
+    /// Words of the table that kernels read, the same on all ranks: the node of each rank, relays and places for each node, reporters, and
     /// sources.
     pub(super) fn node_table_words(&self) -> usize {
         self.across()
             .map_or(0, |(nodes, _)| (2 * nodes.size() + 2 * nodes.count() + nodes.relay_slots()) as usize)
     }
 
-    /// Those words for a rank.
+    /// The words of that table for a rank.
     pub(crate) fn node_table(&self, rank: GroupRank) -> Vec<u32> {
         let Some((nodes, _)) = self.across() else { return Vec::new() };
         let all = || 0..nodes.count();
@@ -126,16 +126,16 @@ impl Plan {
         let places = all().map(|node| nodes.relay_slot(rank, node).filter(|_| other(&node)).unwrap_or(0));
         let sources = nodes.relayed_by(rank);
         #[expect(clippy::expect_used, reason = "both are ranks of the group that the nodes were made for")]
-        let teller = |source| {
+        let reporter = |source| {
             nodes
                 .node_of(rank)
                 .and_then(|node| nodes.relay(source, node))
                 .expect("a relay on this rank's node")
         };
         let near = |source| nodes.are_together(source, rank);
-        let tellers = nodes.ranks();
-        let tellers = tellers.map(|one| if near(one) { one.get() } else { teller(one).get() });
-        let words = nodes.numbers().iter().copied().chain(relays).chain(places).chain(tellers);
+        let reporters = nodes.ranks();
+        let reporters = reporters.map(|one| if near(one) { one.get() } else { reporter(one).get() });
+        let words = nodes.numbers().iter().copied().chain(relays).chain(places).chain(reporters);
         let mut words: Vec<_> = words.chain(sources.iter().map(|source| source.get())).collect();
         words.resize(self.node_table_words(), 0);
         words

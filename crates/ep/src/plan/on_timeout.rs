@@ -1,4 +1,4 @@
-//! Checks of the policy for peers that do not come.
+//! Checks of [`OnTimeout`].
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The memory that a slot has outside the symmetric heap.
+//! The layout of a slot's memory outside the symmetric heap.
 
 use super::{Plan, Route};
 use crate::args::SlotState;

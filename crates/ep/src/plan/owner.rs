@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_expert_has_no_owner() {
+    fn invalid_id_has_no_owner() {
         let placement = ExpertPlacement::new(4, 2).unwrap();
         assert_eq!(placement.owner(4), None);
         assert_eq!(placement.owner_of_id(-1), None);

@@ -7,14 +7,14 @@ use crate::error::{Error, Result};
 use crate::options::{CombineCodec, CombineSource};
 
 impl EpConfig {
-    /// Sets where experts' output may lie.
+    /// Sets where the experts' output may be.
     #[must_use]
     pub fn combine_source(mut self, value: CombineSource) -> Self {
         self.combine_source = value;
         self
     }
 
-    /// Sets what rows are turned into on their way back.
+    /// Sets the encoding of the rows that combine pushes.
     #[must_use]
     pub fn combine_codec(mut self, value: CombineCodec) -> Self {
         self.combine_codec = value;

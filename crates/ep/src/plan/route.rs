@@ -1,4 +1,4 @@
-//! How a plan's rows reach other ranks: the configuration's flat options, parsed once.
+//! The route of a plan's rows, parsed once from the options of the configuration.
 
 use std::time::Duration;
 
@@ -22,11 +22,11 @@ pub enum Route {
 /// Options of [`Route::Near`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NearOptions {
-    /// How long kernels wait for a peer before they mask it; `None` where a peer that does not come is a fault.
+    /// How long kernels wait for a peer before they mask it; `None` where an expired wait is a fault.
     pub patience: Option<Duration>,
-    /// What rows are turned into on their way back.
+    /// Encoding of the rows that combine pushes.
     pub codec: CombineCodec,
-    /// Whether combine sums weights, too.
+    /// Whether combine also sums weights.
     pub combine_weights: bool,
 }
 
@@ -35,7 +35,7 @@ pub struct NearOptions {
 pub struct NodesOptions {
     /// The node of each rank.
     pub nodes: Nodes,
-    /// Whether tokens go once to each node, to be forwarded there; else each goes straight to its ranks.
+    /// Whether tokens go once to each node and are forwarded there; else each row goes straight to its rank.
     pub by_node: bool,
 }
 
@@ -104,7 +104,7 @@ impl EpConfig {
         }
     }
 
-    /// The first setting that only [`Route::Near`] has: its name, what it is, what other routes allow, and why.
+    /// The first setting that only [`Route::Near`] allows: its name, its value, what other routes allow, and why.
     fn near_only(&self, mode: Mode) -> Option<(&'static str, String, &'static str, [&'static str; 2])> {
         let settings = [
             (mode != Mode::Slotted, mode.to_string(), Mode::Slotted.name()),
@@ -125,13 +125,13 @@ impl EpConfig {
 /// Rows of a slot's windows that depend on the route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RouteRows {
-    /// That peers' kernels push.
+    /// Rows that peers' kernels push.
     pub(super) pushed: u64,
-    /// That this rank stages for copy engines or for other nodes.
+    /// Rows that this rank stages for copy engines or for other nodes.
     pub(super) staged: u64,
-    /// That it forwards.
+    /// Rows that it forwards.
     pub(super) relayed: u64,
-    /// That engines or other nodes bring back to it.
+    /// Rows that engines or other nodes return to it.
     pub(super) returned: u64,
 }
 

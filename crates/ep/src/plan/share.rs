@@ -1,9 +1,9 @@
-//! From launch shapes asked for, measured or chosen by arithmetic to what one launch may take.
+//! The blocks and waves of a launch, from configured, measured or computed shapes.
 
 use super::launch::{Launch, LaunchChoice, LaunchOperation};
 use super::{DEFAULT_BLOCKS, DeviceLimits, Plan};
 
-/// What one launch may take.
+/// The limits of one launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     /// Waves of a block.
@@ -15,25 +15,25 @@ pub(super) struct Share {
 }
 
 impl Plan {
-    /// The plan with launches as were measured on a device of this name, where they were ([`EpConfig::table`](crate::EpConfig::table),
-    /// or this crate's own table).
+    /// The plan with the measured launches for a device of this name, if a table has them
+    /// ([`EpConfig::table`](crate::EpConfig::table), or this crate's table).
     #[must_use]
     pub(crate) fn for_device(mut self, device: &str) -> Self {
         self.choice = LaunchChoice::new(&self.config, self.ranks, device);
         self
     }
 
-    /// Where launch shapes come from: which entry of which table, or the default.
+    /// The source of the launch shapes: an entry of a table, or the plan's arithmetic.
     pub fn launch_choice(&self) -> &LaunchChoice {
         &self.choice
     }
 
-    /// Makes all launches be of this shape, as far as the device allows it: for tuning.
+    /// Overrides the shape of all launches within the device's limits, for tuning.
     pub(crate) fn force_launch(&mut self, launch: Option<Launch>) {
         self.forced = launch;
     }
 
-    /// The most waves of a block that some launch asks for; 0 where all leave it to the device.
+    /// The most waves per block of any launch; 0 where the device decides for all.
     pub(crate) fn most_waves(&self) -> u32 {
         if self.config.waves_per_block != 0 {
             return self.config.waves_per_block;
@@ -62,7 +62,7 @@ impl Plan {
         most.chain(chosen).max().unwrap_or_else(|| self.blocks(limits, None))
     }
 
-    /// What a launch on `tokens` may take.
+    /// The limits of a launch on `tokens`.
     pub(super) fn share(&self, operation: LaunchOperation, tokens: u32, limits: &DeviceLimits) -> Share {
         let measured = self.choice.launches().and_then(|all| all.launch(operation, tokens));
         let segments = self.forced.or(measured).map(|launch| launch.segments);
@@ -76,7 +76,7 @@ impl Plan {
         }
     }
 
-    /// The launch of an operation where nothing else was measured or asked for.
+    /// The launch of an operation without configured or measured shapes.
     pub fn default_launch(&self, operation: LaunchOperation, limits: &DeviceLimits) -> Launch {
         Launch {
             max_blocks: limits.multiprocessors.min(DEFAULT_BLOCKS),

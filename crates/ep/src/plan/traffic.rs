@@ -1,4 +1,4 @@
-//! What the copies of a plan's hops move, inside nodes and between them.
+//! The bytes and requests of a plan's hops, inside nodes and between them.
 
 use std::collections::BTreeSet;
 
@@ -9,19 +9,19 @@ use super::{Hop, Plan};
 /// Bytes of a flag.
 const FLAG_BYTES: u64 = 8;
 
-/// What NICs write for one rank's tokens in one operation.
+/// The NIC writes for one rank's tokens in one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NicTraffic {
-    /// Bytes of rows, and in a dispatch of records.
+    /// Bytes of rows and, in a dispatch, of records.
     pub payload_bytes: u64,
-    /// Writes of rows and of records. Where NICs take them whole.
+    /// Writes of rows and of records, if the NIC does not split them.
     pub puts: u64,
-    /// Writes of flags, of 8 bytes each: one a target, after its rows or alone.
+    /// Writes of flags, 8 bytes each: one per target, after its rows or alone.
     pub flags: u64,
 }
 
 impl NicTraffic {
-    /// Requests for NICs.
+    /// NIC requests.
     pub fn requests(&self) -> u64 {
         self.puts + self.flags
     }

@@ -21,32 +21,32 @@ pub(crate) fn pointer<T>(address: DeviceAddress) -> DevicePointer<T> {
     DevicePointer::new(address)
 }
 
-/// What the arguments of all launches of a rank have in common.
+/// The common part of all launch arguments of a rank.
 #[derive(Clone, Copy, Debug)]
 pub struct RankArguments<'a> {
     /// The plan.
     pub plan: &'a Plan,
-    /// What launches may take of the device.
+    /// The limits of launches on the device.
     pub limits: &'a DeviceLimits,
     /// The group.
     pub team: TeamView,
-    /// Which rank works on which expert.
+    /// The ranks of each expert.
     pub placement: PlacementView,
 }
 
-/// What a launch of the combine that pushes reads and writes.
+/// The buffers of a launch of the combine that pushes.
 #[derive(Clone, Copy, Debug)]
 pub struct Push<'a> {
-    /// The experts' output; null in the half that sums.
+    /// The experts' output; null in the receive.
     pub rows: DeviceAddress,
     /// Tokens of the dispatch.
     pub tokens: u32,
-    /// `None` in the half that sends.
+    /// `None` in the send.
     pub output: Option<&'a CombineOutput>,
 }
 
 impl RankArguments<'_> {
-    /// Of the count before a compact dispatch.
+    /// Arguments of the count before a compact dispatch.
     pub fn count(&self, slot: &SlotAddresses, tokens: &Tokens) -> CountArgs {
         let (plan, config) = (self.plan, self.plan.config());
         CountArgs {
@@ -68,7 +68,7 @@ impl RankArguments<'_> {
         }
     }
 
-    /// Arguments of a dispatch kernel; of one that only receives, without tokens.
+    /// Arguments of a dispatch kernel; without tokens for the receive.
     pub fn dispatch(
         &self,
         slot: &SlotAddresses,
@@ -106,7 +106,7 @@ impl RankArguments<'_> {
             fan_out: self.plan.fan_out(),
             row_bytes: self.plan.row_bytes(),
             meta_bytes: self.plan.meta_bytes(),
-            // Scales that a cast makes do not come from the caller.
+            // With a cast the caller gives no scales.
             scale_bytes: if config.dispatch_cast == DispatchCast::None { config.scale_bytes } else { 0 },
             parts: geometry.parts,
             segments: geometry.segments,
@@ -122,7 +122,7 @@ impl RankArguments<'_> {
         }
     }
 
-    /// Of a dispatch with a saved routing, whose weights it takes where none are given.
+    /// Arguments of a dispatch with a saved routing, whose weights it uses if the call has none.
     pub fn replay(
         &self,
         slot: &SlotAddresses,
@@ -138,7 +138,7 @@ impl RankArguments<'_> {
         DispatchReplayArgs { dispatch, saved }
     }
 
-    /// Of the kernel that saves the routing of a dispatch of `tokens`.
+    /// Arguments of the kernel that saves the routing of a dispatch of `tokens`.
     pub fn save(&self, slot: &SlotAddresses, tokens: u32, saved: SavedRouting) -> SaveRoutingArgs {
         SaveRoutingArgs {
             team: self.team,
@@ -158,7 +158,7 @@ impl RankArguments<'_> {
         }
     }
 
-    /// Of the kernel that fills the weight window after a dispatch.
+    /// Arguments of the kernel that fills the weight window after a dispatch.
     pub fn fill(&self, slot: &SlotAddresses) -> FillWeightsArgs {
         let received = ReceivedView {
             rows: pointer(slot.rows()),
@@ -173,7 +173,7 @@ impl RankArguments<'_> {
         FillWeightsArgs { received, window: pointer(slot.combine_weights()) }
     }
 
-    /// Of a combine that pulls; of a kernel that writes no output, without it.
+    /// Arguments of a combine that pulls; without an output for the send.
     pub fn pull(
         &self,
         slot: &SlotAddresses,
@@ -204,7 +204,7 @@ impl RankArguments<'_> {
         }
     }
 
-    /// Of a combine that pushes.
+    /// Arguments of a combine that pushes.
     pub fn push(
         &self,
         slot: &SlotAddresses,
@@ -243,7 +243,7 @@ impl RankArguments<'_> {
         }
     }
 
-    /// Of an internode dispatch; of a kernel that only receives, without tokens.
+    /// Arguments of an internode dispatch; without tokens for the receive.
     pub fn dispatch_nodes(
         &self,
         slot: &SlotAddresses,
@@ -268,7 +268,7 @@ impl RankArguments<'_> {
         }
     }
 
-    /// Of an internode combine: `rows` is null for those of the combine window.
+    /// Arguments of an internode combine; `rows` is null for rows in the combine window.
     pub fn combine_nodes(
         &self,
         slot: &SlotAddresses,
@@ -340,7 +340,7 @@ impl NodesView {
             node_of: at(0),
             relays: at(ranks),
             places: at(ranks + count),
-            tellers: at(ranks + 2 * count),
+            reporters: at(ranks + 2 * count),
             sources: at(2 * ranks + 2 * count),
             count,
             node: nodes.numbers()[rank.index()],

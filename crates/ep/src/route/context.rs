@@ -1,4 +1,4 @@
-//! What launches of all routes have in common.
+//! State and launch of all routes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +42,7 @@ pub(crate) const COMBINE_NAME: OperationName = OperationName {
     phases: &["start", "experts of a peer", "flag of a later combine", "a peer that combines another way"],
 };
 
-/// A call in reports of waits that expired: its name, and the operations that its kernels report.
+/// A call in reports of expired waits: its name, and the operation codes of its kernels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call(&'static str, &'static [OperationCode]);
 
@@ -52,7 +52,7 @@ const OF_COMBINE: &[OperationCode] = &[COMBINE];
 impl Call {
     /// A whole dispatch, or its first half.
     pub(super) const DISPATCH: Self = Self("dispatch", OF_DISPATCH);
-    /// The last launch of a dispatch that has several.
+    /// The last launch of a dispatch of several.
     pub(super) const DISPATCH_RECV: Self = Self("the rest of dispatch", OF_DISPATCH);
     /// A whole combine, or half of a combine that pushes.
     pub(super) const COMBINE: Self = Self("combine", OF_COMBINE);
@@ -64,7 +64,7 @@ impl Call {
     pub(super) const RELEASE: Self = Self("release", OF_COMBINE);
 }
 
-/// A plan on one rank: what launches of every route need.
+/// A plan on one rank, for the launches of every route.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) world: World,
@@ -73,33 +73,33 @@ pub(crate) struct Context {
     pub(crate) pool: Arc<SlotPool>,
     pub(crate) placement: Arc<DevicePlacement>,
     pub(crate) limits: DeviceLimits,
-    /// For reports, with the number of launches so far.
+    /// The plan's name in reports; `launches` numbers the launches in them.
     pub(crate) name: Arc<str>,
     pub(crate) launches: AtomicU64,
 }
 
-/// Loads a kernel of a plan, for a number of tokens in device memory where the plan allows that.
+/// Loads a kernel of a plan, compiled for device token counts where the plan has them.
 pub(super) fn load(world: &World, plan: &Plan, spec: KernelSpec) -> Result<Arc<LoadedUnit>> {
     let counted = plan.config().device_token_count;
     let spec = if counted { kernels::with_device_count(spec) } else { spec };
     Ok(world.jit().load(world.device(), &spec)?)
 }
 
-/// Puts a kernel on the stream, without the slot's order and record.
+/// Launches a kernel without the slot's order and record.
 pub(super) fn enqueue<A: DeviceStruct>(
     stream: &Stream,
     kernel: &LoadedKernel<A>,
     geometry: &Geometry,
     args: &A,
 ) -> Result<()> {
-    // SAFETY: the addresses are of the slot's windows and words, which its holder keeps until combine or release, of the same
-    // operation's at the peers, of what the plan and its route hold until their drop has waited for the slots, and of the caller's
-    // tensors: these were checked against their shapes, and making their `DeviceSlice`s promised that they stay valid.
+    // SAFETY: the addresses are of the slot's windows and words, which the handle holds until combine or release; of the same slot at
+    // the peers; of memory of the plan and its route, whose drop waits for the slots; and of the caller's tensors, whose sizes were
+    // checked and whose `DeviceSlice`s promise that they stay valid.
     Ok(unsafe { kernel.launch(geometry.shape(), stream, args) }?)
 }
 
 impl Context {
-    /// Launches a kernel on the slot after its last launch, and notes it.
+    /// Launches a kernel on the slot after its last launch, while the world cannot be left, and notes it.
     pub(super) fn launch<A: DeviceStruct>(
         &self,
         stream: &Stream,
@@ -109,12 +109,13 @@ impl Context {
         args: &A,
         call: Call,
     ) -> Result<()> {
+        let _launching = self.world.launching(stream)?;
         slot.order_after(stream)?;
         enqueue(stream, kernel, geometry, args)?;
         self.used(slot, stream, call)
     }
 
-    /// Notes a launch that uses the slot: on the slot, and for reports.
+    /// Notes a launch on the slot, for its order and for reports.
     pub(super) fn used(&self, slot: &mut SlotTicket, stream: &Stream, call: Call) -> Result<()> {
         let number = self.launches.fetch_add(1, Ordering::Relaxed) + 1;
         let (of, Call(name, operations)) = (Arc::clone(&self.name), call);
@@ -127,7 +128,7 @@ impl Context {
         if slot.belongs_to(&self.pool) { Ok(()) } else { Err(Error::ForeignHandle) }
     }
 
-    /// Where the experts' rows are: a buffer that was checked, or `None` for the combine window.
+    /// The checked address of the experts' rows; `None` for the combine window.
     pub(super) fn expert_rows(&self, experts: ExpertOutput, slot: &Slot) -> Result<Option<DeviceAddress>> {
         let config = self.plan.config();
         let wrong = |given| Err(Error::source(given, config.combine_source));
@@ -148,7 +149,7 @@ impl Context {
         Ok(Some(rows.address()))
     }
 
-    /// The shape of a kernel that only offers what lies in the window: one block of a combine.
+    /// The shape of a kernel that only flags the rows in the window: one block of a combine.
     pub(super) fn offering_geometry(&self, tokens: u32) -> Geometry {
         Geometry { blocks: 1, ..self.plan.combine_geometry(tokens, &self.limits) }
     }

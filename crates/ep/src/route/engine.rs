@@ -1,8 +1,8 @@
-//! Copy engines move the rows, so that between the halves of an operation no kernel of it is on the device.
+//! The route of copy engines: between send and receive no kernel of an operation is on the device.
 //!
-//! A first half's kernel, on the caller's stream, gives rows to queues, where kernels write these. For other members copies fork from
-//! the stream; a stream of the plan's own joins them, and a kernel there sends the flags after them. The slot's last launch is then on
-//! that stream, which is how a second half, on whatever stream, waits for both.
+//! The send's kernel, on the caller's stream, posts rows to the queues that kernels can write. For other members copies fork from
+//! the stream, and a stream of the plan joins them; a kernel there then stores the flags. The slot's last launch is on
+//! that stream, so the receive, on whatever stream, waits for both.
 
 use std::sync::{Arc, Mutex};
 
@@ -33,26 +33,26 @@ pub(crate) struct Engine {
     combine_flag: LoadedKernel<CombineEngineArgs>,
     combine_recv: LoadedKernel<CombineEngineArgs>,
     release: LoadedKernel<CombineArgs>,
-    /// Members to which streams copy, the next one first.
+    /// Members to which streams copy, in the order of ranks after this one.
     streamed: Vec<GroupRank>,
-    /// Held while a fork is made: those of two calls must not mix.
+    /// Locked during a fork: forks of two calls must not mix.
     joins: Mutex<Joins>,
 }
 
-/// The streams that join copies: one for work that runs, and one for captures.
+/// The streams that join copies: one for eager work, and one for captures.
 #[derive(Debug)]
 struct Joins {
     running: Stream,
     captured: Stream,
 }
 
-/// A piece of this rank's memory for each rank, and where they go at it.
+/// One piece of this rank's memory per peer, and its target there.
 struct Pieces {
     source: DeviceAddress,
-    /// Of the window in the heap.
+    /// Offset of the window in the heap.
     window: u64,
     row_bytes: u32,
-    /// Rows that are copied.
+    /// Rows to copy.
     rows: u32,
 }
 
@@ -105,10 +105,7 @@ impl Engine {
     ) -> Result<bool> {
         let (plan, count) = (&context.plan, tokens.count as u32);
         let args = dispatch_args(context, slot.get(), Some(tokens), count, geometry);
-        {
-            let _launching = context.world.launching(stream)?;
-            context.launch(stream, slot, &self.dispatch_send, geometry, &args, Call::DISPATCH)?;
-        }
+        context.launch(stream, slot, &self.dispatch_send, geometry, &args, Call::DISPATCH)?;
         let (layout, rows, at) = (plan.layout(), count.min(plan.row_stride()), slot.get().heap_offset());
         let pieces = [
             Pieces {
@@ -137,7 +134,6 @@ impl Engine {
         slot: &mut SlotTicket,
         tokens: u32,
     ) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
         let geometry = context.plan.receive_geometry(&context.limits);
         let args = dispatch_args(context, slot.get(), None, tokens, &geometry);
         context.launch(stream, slot, &self.dispatch_recv, &geometry, &args, Call::DISPATCH_RECV)
@@ -154,11 +150,8 @@ impl Engine {
         let source = rows.unwrap_or_else(|| slot.get().combine_rows());
         let args = combine_args(context, slot.get(), source, tokens, None, 1);
         let geometry = context.offering_geometry(tokens);
-        {
-            let _launching = context.world.launching(stream)?;
-            context.launch(stream, slot, &self.combine_send, &geometry, &args, Call::COMBINE_SEND)?;
-        }
-        // Other ranks decide how many rows there are.
+        context.launch(stream, slot, &self.combine_send, &geometry, &args, Call::COMBINE_SEND)?;
+        // Other ranks decide how many rows were received, so the most are copied.
         let rows = context.plan.row_stride();
         let pieces = [Pieces { source, window: args.rows_offset, row_bytes: args.row_bytes, rows }];
         self.copy_by_streams(context, stream, slot, &pieces, |joins| {
@@ -175,22 +168,20 @@ impl Engine {
         tokens: u32,
         output: &CombineOutput,
     ) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
         let geometry = context.plan.combine_geometry(tokens, &context.limits);
         let null = DeviceAddress::NULL;
         let args = combine_args(context, slot.get(), null, tokens, Some(output), geometry.segments);
         context.launch(stream, slot, &self.combine_recv, &geometry, &args, Call::COMBINE_RECV)
     }
 
-    /// Moves no row, so that a combine by kernels does it.
+    /// A combine of no tokens, which moves no rows and so needs no engine.
     pub(super) fn release(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
         let geometry = context.plan.combine_geometry(0, &context.limits);
         let args = context.arguments().pull(slot.get(), 0, None, geometry.segments, MaskView::NONE);
         context.launch(stream, slot, &self.release, &geometry, &args, Call::COMBINE)
     }
 
-    /// Completes what lost slots gave to queues. Waits for nothing.
+    /// Launches kernels that complete the queues of lost slots. Does not block the host.
     pub(super) fn drain(&self, context: &Context) -> Result<()> {
         let lost = context.pool.lost();
         if lost.is_empty() {
@@ -210,8 +201,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Copies pieces to the members whose routes have no queues, beside what the stream does next, and launches `flag` after them; the
-    /// slot's last launch is then that.
+    /// Copies pieces to the members whose routes have no queues, concurrently with later work of the stream, and launches `flag` after
+    /// them, which is then the slot's last launch.
     fn copy_by_streams(
         &self,
         context: &Context,
@@ -228,12 +219,12 @@ impl Engine {
         let joins = if stream.is_capturing()? { &joins.captured } else { &joins.running };
         let _launching = world.launching(joins)?;
         let (stride, me) = (u64::from(context.plan.row_stride()), u64::from(team.rank().get()));
-        let mut legs = Vec::with_capacity(self.streamed.len() * pieces.len());
+        let mut copies = Vec::with_capacity(self.streamed.len() * pieces.len());
         for peer in &self.streamed {
             let Some(base) = team.peer_base(*peer) else { continue };
             for piece in pieces {
                 let part = stride * u64::from(piece.row_bytes);
-                legs.push(PeerCopy {
+                copies.push(PeerCopy {
                     peer: *peer,
                     target: base.offset(piece.window + me * part),
                     source: piece.source.offset(u64::from(peer.get()) * part),
@@ -241,11 +232,11 @@ impl Engine {
                 });
             }
         }
-        // SAFETY: sources are the slot's, or the caller's, who leaves them alone until the second half; targets are places of this
-        // rank in the peers' slots, which no other rank touches before the flag; the kernels state why.
-        if let Err(error) = unsafe { team.fork_copies(stream, joins, &legs) } {
-            // Some copies may be under way, and no flag follows them: the slot must not be used again, nor the peers wait.
-            world.poison(&format!("copies of a plan's rows broke off: {error}"));
+        // SAFETY: the sources are in the slot, or in a buffer that the caller does not write before the receive. The targets are this
+        // rank's rows in the peers' slots, which no rank accesses before the flag, as the kernels argue.
+        if let Err(error) = unsafe { team.fork_copies(stream, joins, &copies) } {
+            // Some copies may run, and no flag follows them: the slot must not be reused, and the peers must not wait.
+            world.poison(&format!("copies of a plan's rows failed: {error}"));
             return Err(error.into());
         }
         let flagged = flag(joins);

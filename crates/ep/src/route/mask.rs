@@ -1,4 +1,4 @@
-//! The mask of a rank, where its kernels read it.
+//! The mask of a rank, in device memory.
 
 use std::sync::Mutex;
 use std::time::Duration;

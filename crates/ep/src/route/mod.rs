@@ -1,8 +1,8 @@
-//! The routes of a plan at run time: the kernels of each, what it keeps on the device, and what it launches.
+//! The routes of a plan at run time: their kernels, device memory and launches.
 //!
-//! [`Route`] has four steps. `send` puts rows on their way and `recv` waits for those of the peers; `offer` puts the experts' rows on
-//! their way back and `sum` waits for them and sums. A whole operation is both steps of it, one after the other; a route may do them in
-//! one kernel.
+//! [`Route`] has four steps. Of a dispatch, `send` sends the rows and `recv` waits for the peers' rows. Of a combine, `offer` makes the
+//! experts' rows available to their origins, and `sum` waits for the peers and sums. A whole operation is both steps, which a route may
+//! do in one kernel.
 
 use anabranch_hip::{Kernel as RawKernel, Stream};
 use anabranch_hip_jit::{DeviceStruct, Kernel, LoadedKernel, LoadedUnit};
@@ -45,10 +45,10 @@ pub(crate) enum Route {
     Nodes(Internode),
 }
 
-/// What is left of a combine after `offer`.
+/// The rest of a combine after `offer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// Nothing: the same kernel sums.
+    /// Nothing: the kernel of `offer` also sums.
     Nothing,
     /// The sum of rows in windows.
     Sum,
@@ -57,7 +57,7 @@ pub(crate) enum Rest {
 }
 
 impl Route {
-    /// Compiles and loads the kernels of a plan, and allocates what they read besides slots.
+    /// Compiles and loads the kernels of a plan, and allocates their tables.
     pub(crate) fn load(world: &World, group: &Group, plan: &Plan) -> Result<Self> {
         Ok(match plan.route() {
             plan::Route::Near(options) => Self::Near(Near::load(world, plan, options)?),
@@ -80,7 +80,7 @@ impl Route {
         }
     }
 
-    /// Sends the tokens' rows and counts. Where `whole` is given, and the route has one kernel for both, it receives too: `true` then.
+    /// Sends the tokens' rows and counts. With `whole`, a route that has one kernel for both also receives, and returns `true`.
     pub(crate) fn send(
         &self,
         context: &Context,
@@ -112,8 +112,8 @@ impl Route {
         }
     }
 
-    /// Puts the experts' rows on their way back. Where the output of a whole combine is given, and the route has one kernel for both, it
-    /// sums too.
+    /// Makes the experts' rows available to their origins. With the output of a whole combine, a route that has one kernel for both also
+    /// sums.
     pub(crate) fn offer(
         &self,
         context: &Context,
@@ -167,7 +167,7 @@ impl Route {
         }
     }
 
-    /// The route of mapped memory, which alone has masks and saved routings.
+    /// The route of mapped memory, the only one with masks and saved routings.
     pub(crate) fn near(&self) -> Option<&Near> {
         if let Self::Near(near) = self { Some(near) } else { None }
     }

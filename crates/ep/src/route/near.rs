@@ -1,4 +1,4 @@
-//! Ranks whose memory is mapped: kernels store into it and load from it.
+//! The route of ranks whose memory is mapped: kernels store to it and load from it.
 
 use anabranch_hip::{DeviceAddress, Kernel as RawKernel, Stream};
 use anabranch_hip_jit::LoadedKernel;
@@ -21,7 +21,7 @@ use crate::tensor::{CombineOutput, Tokens};
 /// The route of mapped memory.
 #[derive(Debug)]
 pub(crate) struct Near {
-    /// Of the compact mode.
+    /// In the compact mode.
     count: Option<LoadedKernel<CountArgs>>,
     dispatch: Split<DispatchArgs>,
     pull: Split<CombineArgs>,
@@ -107,7 +107,7 @@ impl Near {
         let args = context.arguments().dispatch(slot.get(), Some(tokens), count, geometry, mask);
         let kernel = if whole { &self.dispatch.whole } else { &self.dispatch.send };
         let launched = enqueue(stream, kernel, geometry, &args);
-        // Once the counts are sent, peers know of the operation, whatever became of its second kernel.
+        // Once the counts are sent, peers wait for this operation, even if its second kernel was not launched.
         if launched.is_ok() || self.count.is_some() {
             context.used(slot, stream, Call::DISPATCH)?;
         }
@@ -134,7 +134,7 @@ impl Near {
         self.deliver(context, stream, slot)
     }
 
-    /// Ends the launches of a dispatch that has received: fills the weight window, where there is one.
+    /// The end of a dispatch: fills the weight window, where there is one, and notes the launch.
     fn deliver(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket) -> Result<()> {
         let filled = self.fill.as_ref().map_or(Ok(()), |kernel| {
             let args = context.arguments().fill(slot.get());
@@ -154,7 +154,6 @@ impl Near {
         tokens: u32,
         output: Option<&CombineOutput>,
     ) -> Result<Rest> {
-        let _launching = context.world.launching(stream)?;
         match (rows, output) {
             (Some(rows), _) => self.push(context, stream, slot, Push { rows, tokens, output })?,
             (None, Some(_)) => {
@@ -184,7 +183,6 @@ impl Near {
         output: &CombineOutput,
         rest: Rest,
     ) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
         if rest == Rest::SumPushed {
             let push = Push { rows: DeviceAddress::NULL, tokens, output: Some(output) };
             return self.push(context, stream, slot, push);
@@ -195,16 +193,15 @@ impl Near {
     }
 
     pub(super) fn release(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
         let geometry = context.plan.combine_geometry(0, &context.limits);
         let args = self.pull_args(context, slot.get(), 0, None, geometry.segments);
         context.launch(stream, slot, &self.pull.whole, &geometry, &args, Call::COMBINE)
     }
 
-    /// A kernel of the combine that pushes: whole, or the half that rows or output say.
+    /// Launches a combine that pushes: the send with rows alone, the receive with an output alone, the whole with both.
     fn push(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket, push: Push<'_>) -> Result<()> {
-        #[expect(clippy::expect_used, reason = "a plan that does not push refuses buffers before")]
-        let kernels = self.push.as_ref().expect("the kernels that push, where the plan takes a buffer");
+        #[expect(clippy::expect_used, reason = "expert_rows refuses buffers of a plan that does not push")]
+        let kernels = self.push.as_ref().expect("the kernels that push");
         let kernel = match (push.rows.is_null(), push.output) {
             (false, Some(_)) => &kernels.whole,
             (false, None) => &kernels.send,
@@ -215,7 +212,7 @@ impl Near {
         context.launch(stream, slot, kernel, &geometry, &args, Call::COMBINE)
     }
 
-    /// Saves where the tokens of a dispatch went. The caller has ordered the stream.
+    /// Saves the routing of a dispatch. The caller has ordered the stream.
     pub(crate) fn save(
         &self,
         context: &Context,
@@ -229,7 +226,7 @@ impl Near {
         enqueue(stream, &self.save, &geometry, &args)
     }
 
-    /// A whole dispatch with a saved routing. `read` notes that the routing is read on the stream.
+    /// A whole dispatch with a saved routing. `read` records that the stream reads the routing.
     pub(crate) fn replay(
         &self,
         context: &Context,
@@ -249,7 +246,7 @@ impl Near {
         read
     }
 
-    /// Arguments of a kernel of the combine that pulls; of one that writes no output, without it.
+    /// Arguments of a kernel of the combine that pulls, without an output for one that only sends.
     fn pull_args(
         &self,
         context: &Context,

@@ -1,4 +1,4 @@
-//! Ranks on several nodes: rows for ranks of this node are stored, rows for other nodes are put.
+//! The route of ranks on several nodes: kernels store rows for ranks of this node and put rows for other nodes.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) struct Internode {
     /// Where tokens go once to each node.
     relay: Option<LoadedKernel<DispatchNodesArgs>>,
     combine: Split<CombineNodesArgs>,
-    #[expect(dead_code, reason = "held: kernels read it")]
+    #[expect(dead_code, reason = "kernels read it")]
     table: DeviceBuffer,
     view: NodesView,
 }
@@ -79,7 +79,6 @@ impl Internode {
         geometry: &Geometry,
         whole: bool,
     ) -> Result<bool> {
-        let _launching = context.world.launching(stream)?;
         // Rows that are forwarded need a second kernel.
         let whole = whole && self.relay.is_none();
         let kernel = if whole { &self.dispatch.whole } else { &self.dispatch.send };
@@ -101,9 +100,8 @@ impl Internode {
         slot: &mut SlotTicket,
         tokens: u32,
     ) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
         let (plan, limits) = (&context.plan, &context.limits);
-        // As many blocks as the most tokens ask for: other ranks decide how many come.
+        // The blocks for `max_tokens`: other ranks decide how many tokens come.
         let (kernel, geometry) = match &self.relay {
             None => (&self.dispatch.recv, plan.receive_geometry(limits)),
             Some(relay) => (relay, plan.dispatch_geometry(plan.config().max_tokens, limits)?),
@@ -121,14 +119,13 @@ impl Internode {
         tokens: u32,
         output: Option<&CombineOutput>,
     ) -> Result<Rest> {
-        let _launching = context.world.launching(stream)?;
         let (plan, limits) = (&context.plan, &context.limits);
         let (kernel, call, rest) = match output {
             Some(_) => (&self.combine.whole, Call::COMBINE, Rest::Nothing),
             None => (&self.combine.send, Call::COMBINE_SEND, Rest::Sum),
         };
         let geometry = match (rows, output) {
-            // The whole grid brings rows to the window: other ranks decide how many there are.
+            // The whole grid copies rows to the window; other ranks decide how many.
             (Some(_), _) => plan.combine_push_geometry(tokens, limits),
             (None, Some(_)) => plan.combine_geometry(tokens, limits),
             (None, None) => context.offering_geometry(tokens),
@@ -148,7 +145,6 @@ impl Internode {
         tokens: u32,
         output: &CombineOutput,
     ) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
         let geometry = context.plan.combine_geometry(tokens, &context.limits);
         let null = DeviceAddress::NULL;
         let args = context.arguments().combine_nodes(
@@ -163,7 +159,6 @@ impl Internode {
     }
 
     pub(super) fn release(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
         let null = DeviceAddress::NULL;
         let args = CombineNodesArgs {
             releases: 1,
@@ -172,7 +167,7 @@ impl Internode {
         context.launch(stream, slot, &self.combine.whole, &context.offering_geometry(0), &args, Call::RELEASE)
     }
 
-    /// Completes what was put to other nodes, after all that the plan has launched. The slots' memory may go then.
+    /// Completes the puts to other nodes, after all launches of the plan, so that the slots' memory may be freed.
     pub(super) fn drain(&self, context: &Context) -> Result<()> {
         let Some(slot) = context.pool.slots().first() else { return Ok(()) };
         let stream = context.world.device().create_stream()?;
@@ -201,7 +196,7 @@ pub(crate) fn located(world: &World, group: &Group, mut config: EpConfig) -> EpC
     config
 }
 
-/// Every member is reached as the plan needs it: on this node by loads and stores, on others by puts of kernels.
+/// Checks that every member is reachable: on this node by loads and stores, on other nodes by puts of kernels.
 pub(crate) fn check_reach(world: &World, group: &Group, plan: &Plan) -> Result<()> {
     let me = group.rank_of(world.rank());
     for (rank, member) in group.iter() {
@@ -221,7 +216,7 @@ pub(crate) fn check_reach(world: &World, group: &Group, plan: &Plan) -> Result<(
             }
             continue;
         }
-        // A flag of two halves, as engines write it, would be taken for another.
+        // An engine writes a flag as two words, and a kernel could take half of a flag for a whole one.
         let route = world.routes().get(member.index()).map(|route| route.kind);
         let puts = world.support(member, Operation::PutSignal, Scope::Wave) != Support::Unsupported;
         if !puts || route == Some(TransportKind::Sdma) {

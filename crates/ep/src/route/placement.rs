@@ -1,4 +1,4 @@
-//! A plan's placement of experts, where kernels read it.
+//! A plan's placement of experts, in device memory.
 
 use anabranch_hip::{Device, DeviceBuffer};
 use anabranch_hip_jit::{DevicePointer, bytemuck};
@@ -7,7 +7,7 @@ use crate::args::PlacementView;
 use crate::error::{Error, Result};
 use crate::plan::{PlacementTable, Plan};
 
-/// A plan's placement where kernels read it.
+/// A plan's placement in device memory.
 #[derive(Debug)]
 pub(crate) struct DevicePlacement {
     experts: u32,

@@ -7,16 +7,17 @@ use crate::error::{Error, Result};
 use crate::tensor::{CombineOutput, ExpertOutput};
 
 impl ExpertParallel {
-    /// Sums, for each token of the dispatch, the rows of all ranks it went to, in group-rank order. Collective: every
-    /// member combines the same dispatch. It puts one kernel on the stream and returns; the slot is free for the next
-    /// dispatch, in stream order.
+    /// Sums, for each token of the dispatch, the experts' rows of all ranks it went to, in group-rank order; zeros for a token without any
+    /// copy. Collective: every member combines the same dispatch. It launches one kernel on the stream, which must be ordered after the
+    /// experts' work, and does not block the host. The slot is free for the next dispatch, in stream order.
     ///
-    /// `output` is `[tokens][hidden]` of the combine type, 16-byte aligned; with room for weights where the plan combines
-    /// them ([`CombineOutput`]).
+    /// `output` is `[tokens][hidden]` of the combine type, 16-byte aligned; a [`CombineOutput`] with a buffer for weights where the plan
+    /// combines them.
     ///
     /// # Errors
-    /// Before anything moves: [`Error::ForeignHandle`], [`Error::Argument`], [`Error::Shape`], [`Error::Address`], or a fault that the world has had. A rank whose output lies elsewhere than a peer's (one in the
-    /// window, one in a buffer) is a fault of the world. The handle is used up in any case, and after an error its slot is lost.
+    /// Before anything is launched: [`Error::ForeignHandle`], [`Error::Argument`], [`Error::Shape`], [`Error::Address`], or an earlier fault of
+    /// the world. The handle is consumed in any case, and after an error its slot is lost. If one rank combines from the window and
+    /// another from a buffer, the world has a fault.
     pub fn combine(
         &self,
         stream: &Stream,
@@ -33,8 +34,8 @@ impl ExpertParallel {
         Ok(())
     }
 
-    /// Gives the slot of a dispatch back without a combine. Collective, like combine: all members release the operation, or all
-    /// combine it. A member that combines from its window what another releases sums undefined rows of that one.
+    /// Frees the slot of a dispatch without a combine. Collective, like combine: all members release the operation, or all
+    /// combine it. If one member releases it and another combines it from the window, the other sums undefined rows.
     ///
     /// # Errors
     /// As [`Self::combine`].

@@ -9,20 +9,22 @@ use crate::slot::SlotTicket;
 use crate::tensor::{DeviceSlice, Tokens};
 
 impl ExpertParallel {
-    /// Sends every token to the ranks that own its experts, and takes in the rows for this rank's experts. Collective:
-    /// every member calls it, also with 0 tokens. It puts one kernel on the stream, two in the compact mode, and one more where the
-    /// plan combines weights, and returns.
+    /// Sends every token to the ranks that own its experts, and receives the rows for this rank's experts. Collective:
+    /// every member calls it, also with 0 tokens. It launches one kernel on the stream, two in the compact mode, one more where the
+    /// plan combines weights, and does not block the host.
     ///
-    /// After it, in stream order, the handle's windows, counts and offsets are valid until its combine or release. Copies for
-    /// which their destination has no room ([`EpConfig::max_recv`](crate::EpConfig::max_recv)) are dropped, always the same for
-    /// the same routing; the handle counts them, [`Self::dropped`] lists them, and combine leaves them out. Copies for ranks that
-    /// are masked ([`OnTimeout::Mask`](crate::OnTimeout::Mask)) are as if no token named their experts; the handle counts them apart.
-    /// May be captured into a graph, which then uses this slot at every replay: the caller keeps its
-    /// replays in order with other operations on the slot. Eager ones wait only for each other. Within a capture the caller
-    /// keeps operations that follow each other on one slot on one stream, or orders their streams.
+    /// After it, in stream order, the handle's windows, counts and offsets are valid until its combine or release. Copies that do not fit
+    /// at their destination ([`EpConfig::max_recv`](crate::EpConfig::max_recv)) are dropped, always the same ones for
+    /// the same routing; the handle counts them, [`Self::dropped`] lists them, and combine leaves them out. Copies for masked ranks
+    /// ([`OnTimeout::Mask`](crate::OnTimeout::Mask)) are not sent either; the handle has a separate count of them.
+    ///
+    /// May be captured into a graph, whose replays all use this slot: the caller orders the replays with other operations on the slot,
+    /// because eager launches wait only for eager launches. Within a capture the caller puts successive operations on one slot on one
+    /// stream, or orders their streams.
     ///
     /// # Errors
-    /// Before anything moves: [`Error::Argument`], [`Error::Shape`], [`Error::Address`], [`Error::SlotsBusy`], or a fault that the world has had.
+    /// Before anything is launched: [`Error::Argument`], [`Error::Shape`], [`Error::Address`], [`Error::SlotsBusy`], or an earlier fault of
+    /// the world.
     pub fn dispatch(&self, stream: &Stream, tokens: &Tokens) -> Result<Dispatched> {
         let (mut slot, received) = self.send(stream, tokens, true)?;
         let tokens = tokens.count as u32;
@@ -32,7 +34,7 @@ impl ExpertParallel {
         Ok(Dispatched { slot, tokens })
     }
 
-    /// Checks the tokens, takes a slot and sends; where `whole` is given, in one kernel with the receiving half, if the route has such.
+    /// Checks the tokens, takes a slot and sends; with `whole` also receives, if the route has one kernel for both (then `true`).
     pub(super) fn send(&self, stream: &Stream, tokens: &Tokens, whole: bool) -> Result<(SlotTicket, bool)> {
         self.context.world.check()?;
         self.check_tokens(tokens)?;
@@ -73,7 +75,7 @@ impl ExpertParallel {
                 format!("[{count} tokens][{top_k} top_k] f32")
             })?;
         }
-        // Without tokens every length will do.
+        // Without tokens every length is valid.
         let given = |scales: Option<DeviceSlice>| {
             let bytes = scales.map_or(0, |scales| scales.len().checked_div(count).unwrap_or_default());
             format!("{bytes} bytes")

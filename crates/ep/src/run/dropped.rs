@@ -1,4 +1,4 @@
-//! Which copies a dispatch had no room for.
+//! The copies that a dispatch dropped.
 
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
@@ -7,28 +7,28 @@ use super::{Dispatched, ExpertParallel};
 use crate::error::Result;
 use crate::plan::DROPPED;
 
-/// A copy of a token that was not sent, because its destination has no room for it.
+/// A copy of a token that was not sent because it did not fit at its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DroppedCopy {
     /// The token's number on this rank.
     pub token: u32,
-    /// Where it would have gone.
+    /// The rank for which the copy was.
     pub destination: GroupRank,
 }
 
 impl ExpertParallel {
     /// The copies of this rank's tokens that a dispatch dropped, by token and then destination. Waits for the stream, which must
-    /// be the dispatch's or ordered after it. Not collective. Where a rank was masked while the dispatch ran, copies for it may be among
-    /// them that the handle counts as masked.
+    /// be the dispatch's or ordered after it. Not collective. If a rank was masked while the dispatch ran, the list may include
+    /// copies for it that the handle counts as masked.
     ///
     /// # Errors
-    /// [`Error::ForeignHandle`](crate::Error::ForeignHandle); a fault of the world; the code of a copy.
+    /// [`Error::ForeignHandle`](crate::Error::ForeignHandle); a fault of the world; the error of a copy from the device.
     pub fn dropped(&self, stream: &Stream, dispatched: &Dispatched) -> Result<Vec<DroppedCopy>> {
         self.context.check_slot(&dispatched.slot)?;
         self.context.world.synchronize(stream)?;
         let fan_out = self.context.plan.fan_out() as usize;
         let slot = dispatched.slot.get();
-        // After the tokens that a device value left of those given, the map is of earlier operations.
+        // Beyond the device token count the map has entries of earlier operations.
         let kept = self.context.plan.config().device_token_count;
         let tokens = if kept { slot.read_state()?.token_count } else { dispatched.tokens };
         let map = slot.read_send_map(tokens as usize * fan_out)?;

@@ -1,10 +1,10 @@
-//! The mask on the host: who is masked, masking by hand, and working together again.
+//! The mask on the host: the masked ranks, masking by hand, and the reset.
 
 use std::time::Duration;
 
 use anabranch_hip::Stream;
 use anabranch_hip_jit::bytemuck::Zeroable;
-use anabranch_ranks::{GlobalRank, Group, GroupRank};
+use anabranch_ranks::{Group, GroupRank};
 use anabranch_shmem::OperationName;
 
 use super::ExpertParallel;
@@ -37,9 +37,9 @@ fn cause_of(entry: &RankMask) -> MaskCause {
 }
 
 impl ExpertParallel {
-    /// The ranks that this one works without, ascending, and why: those that it waited for until the patience ran out, and those masked by hand. A
-    /// rank that was masked by the others while it stood still finds that it has masked them. Waits for the stream, and for
-    /// operations in flight on others; replays of graphs on others it does not see. Not collective.
+    /// The ranks that this one has masked, ascending, each with the cause: a wait for it expired ([`MaskCause::TimedOut`]), or it was
+    /// masked by hand. A rank that stalls until the others mask it finds that it has masked them. Waits for the stream and for
+    /// operations in flight on other streams, but not for replays of graphs on other streams. Not collective.
     ///
     /// # Errors
     /// [`Error::NotPlanned`] for a plan without [`OnTimeout::Mask`](crate::OnTimeout::Mask); [`Error::CallOrder`]; a fault of the world.
@@ -51,9 +51,9 @@ impl ExpertParallel {
             .collect())
     }
 
-    /// Masks a rank by hand: operations from the next one on go without it. Where it is masked already, nothing changes. Waits as
-    /// [`Self::masked`] does, and no replay of a graph may be in flight. Not collective: the ranks that are to go without it each
-    /// do so between the same two operations, or wait for it once.
+    /// Masks a rank by hand: operations from the next one on leave it out. Has no effect on a rank that is masked already. Waits as
+    /// [`Self::masked`] does; no replay of a graph may be in flight. Not collective: each rank that is to leave it out makes this call
+    /// between the same two operations; a rank that makes it later waits for the masked rank once, until the patience ends.
     ///
     /// # Errors
     /// As [`Self::masked`]; [`Error::Mask`] for this rank itself, or one outside the group.
@@ -71,18 +71,19 @@ impl ExpertParallel {
         Ok(())
     }
 
-    /// Works together again: after it, the ranks `together`, this one among them, mask each other no longer, and all others are
-    /// masked. Collective over those ranks, through the rendezvous, and within `limit`, by the clock of the first whose limit
-    /// passes. It has to be between operations: every dispatch was combined or released, also by a rank that was masked
-    /// meanwhile. The slots' epochs go on from the greatest that one of the ranks may have sent, so that no flag of before is taken
-    /// for one of after. Slots whose handles were dropped are free again. No graph may be in flight.
+    /// Resets the mask: the ranks `together`, which include this one, unmask each other, and all other ranks are masked. Collective
+    /// over `together`, through the rendezvous; it fails when the first of the ranks has waited for `limit`. Call it between
+    /// operations: every dispatch has been combined or released, also on a rank that was masked meanwhile, and no graph is in flight.
+    /// Slots whose handles were dropped are free afterwards. The slots' epochs continue after the greatest that one of the ranks may have
+    /// sent, so that no flag from before the reset is taken for one from after it.
     ///
-    /// A reset that fails changes nothing, and may be made again: a rank that comes too late gets the failure at once.
+    /// A reset that fails changes nothing, and may be repeated. A rank that comes after the failure gets it at once.
     ///
     /// # Errors
-    /// [`Error::Mask`] for a rank outside the group, named twice, or when this rank is not among them. Then, on all that came:
-    /// [`Error::CallOrder`] ([`Error::Mask`] on the other ranks);
-    /// [`anabranch_shmem::Error::Rendezvous`] with who has not come, or was lost; what made the world fail.
+    /// [`Error::Mask`] for a rank outside the group, a rank given twice, or when this rank is not in `together`. On all ranks that came:
+    /// [`Error::CallOrder`] on a rank that has operations in flight, and on the others
+    /// [`anabranch_shmem::Error::FailedOn`] with that rank; [`anabranch_shmem::Error::Rendezvous`] with the ranks that did not come
+    /// or were lost; a fault of the world.
     pub fn reset_mask(&self, stream: &Stream, together: &[GroupRank], limit: Duration) -> Result<()> {
         let table = self.mask_table()?;
         let group = self.resetting(together)?;
@@ -95,8 +96,10 @@ impl ExpertParallel {
         let offers = self.context.world.exchange_within(&group, &step, &offer, limit);
         let mut greatest = epochs?;
         for (offer, member) in offers?.iter().zip(group.members()) {
-            let theirs = decode(offer).map_err(|cause| {
-                Error::mask(self.rank_in_group(*member), format!("could not reset its mask: {cause}"))
+            let theirs = decode(offer).map_err(|cause| anabranch_shmem::Error::FailedOn {
+                step: step.clone(),
+                rank: *member,
+                cause,
             })?;
             for (mine, theirs) in greatest.iter_mut().zip(theirs) {
                 *mine = theirs.max(*mine);
@@ -116,11 +119,6 @@ impl ExpertParallel {
         table.write(&entries)?;
         self.context.pool.recover();
         Ok(())
-    }
-
-    #[expect(clippy::expect_used, reason = "the ranks of a reset are the group's")]
-    fn rank_in_group(&self, member: GlobalRank) -> GroupRank {
-        self.group().rank_of(member).expect("a member of a subset of the group")
     }
 
     /// The members of a reset, in the order of the group, whatever order they were named in.
@@ -212,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offers_are_read_as_they_were_made() {
+    fn offers_survive_encoding() {
         assert_eq!(decode(&encode(&Ok(vec![3, u64::MAX]))), Ok(vec![3, u64::MAX]));
         assert_eq!(decode(&encode(&Ok(vec![]))), Ok(vec![]));
         let text = decode(&encode(&Err(Error::CallOrder { call: "reset_mask", problem: in_flight(2) })))

@@ -1,4 +1,4 @@
-//! Dispatch and combine on a group: makes the plan, owns the slots, checks calls and hands them to the route.
+//! Dispatch and combine on a group: owns the plan and the slots, checks calls and passes them to the route.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -37,25 +37,25 @@ pub use split::{CombineSent, DispatchSent};
 
 /// Expert-parallel dispatch and combine over a group, on one rank.
 ///
-/// Made collectively by all members with equal configurations. Each operation in flight owns a slot: windows in the
-/// symmetric heap, its own flags and epochs. All members begin and end operations in the same order: the n-th dispatch of every
-/// rank is the same operation, and a dispatch takes the lowest slot that is free.
+/// All members create it collectively with equal configurations. Each operation in flight owns a slot: windows in the
+/// symmetric heap, with flags and epochs. All members begin and end operations in the same order: the n-th dispatch of every
+/// rank is the same operation, and a dispatch takes the free slot with the lowest number.
 ///
-/// Plans and handles may be used from, and moved to, any thread, not only the one that made the world. Threads that share a plan keep
-/// that order among themselves; threads with a plan each need none.
+/// Plans and handles may be used from, and moved to, any thread. Threads that share a plan must keep that order; threads with
+/// a plan each need no order between them.
 #[derive(Debug)]
 pub struct ExpertParallel {
     context: Context,
     route: Route,
-    /// Where ranks may be masked: losses do not end the world.
-    #[expect(dead_code, reason = "held, for its drop")]
+    /// While it lives, the loss of a member does not fail the world; only for plans with masks.
+    #[expect(dead_code, reason = "its drop ends the tolerance")]
     tolerance: Option<LossTolerance>,
     /// The share of the device for all slots' kernels at once.
-    #[expect(dead_code, reason = "held, for its drop")]
+    #[expect(dead_code, reason = "its drop returns the share")]
     residency: ResidencyPermit,
 }
 
-/// What a rank makes before the collective part of [`ExpertParallel::new`].
+/// Plan, kernels and limits, built before the collective part of [`ExpertParallel::new`].
 struct Prepared {
     plan: Plan,
     route: Route,
@@ -63,17 +63,17 @@ struct Prepared {
 }
 
 impl ExpertParallel {
-    /// Makes the plan: checks the configuration, compares it among the members, allocates all slots and compiles and
-    /// loads the kernels. Collective over `group`.
+    /// Creates the plan: checks the configuration, compares it among the members, compiles and loads the kernels and allocates all
+    /// slots. Collective over `group`.
     ///
-    /// Blocks that wait for peers must fit on the device together, those of all slots and of all plans and teams of the
-    /// world: the plan takes a share of the device for `slots` grids, and until it is dropped others get what is left. A grid
-    /// has as many blocks as asked for (`max_blocks`, or the choice for the device) where that many fit, fewer where not,
-    /// with a warning in the log; when not one block a slot fits, the plan is refused.
+    /// Blocks that wait for peers must be resident together: the blocks of all slots, and of all plans and teams of the
+    /// world. The plan reserves a share of the device for `slots` grids until it is dropped. If the wanted number of blocks
+    /// (`max_blocks`, or the choice for the device) does not fit, the grids have fewer, with a warning in the log; if not one block per
+    /// slot fits, `new` fails.
     ///
     /// # Errors
-    /// Those of [`Plan::new`]; [`Error::Unreachable`], a device that is taken
-    /// ([`anabranch_shmem::Error::Residency`]), configurations that differ, heap exhaustion, compiler errors. A failure
+    /// The errors of [`Plan::new`]; [`Error::Unreachable`]; no share of the device left
+    /// ([`anabranch_shmem::Error::Residency`]); configurations that differ; an exhausted heap; compiler errors. A failure
     /// on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: EpConfig) -> Result<Self> {
         let config = route::located(world, group, config);
@@ -100,7 +100,7 @@ impl ExpertParallel {
         world.name_operation(COMBINE, COMBINE_NAME);
         tracing::info!("{} ranks will each allocate\n{}", plan.ranks(), plan.memory());
         let team = world.team(group)?;
-        // First what all allocate together, which succeeds or fails on all, then what one may lack alone.
+        // First the collective allocations, which succeed or fail on all ranks, then the allocations that may fail on one.
         let heaps: Result<Vec<_>, _> = (0..plan.config().slots)
             .map(|index| world.allocate(group, plan.layout().bytes, 256, &format!("ep slot {index}")))
             .collect();
@@ -167,7 +167,7 @@ impl ExpertParallel {
         self.context.team.rank()
     }
 
-    /// What the plan's launches may take of the device.
+    /// The limits of the plan's launches on this device.
     pub fn limits(&self) -> &DeviceLimits {
         &self.context.limits
     }
@@ -175,7 +175,7 @@ impl ExpertParallel {
     /// The shape of a dispatch of `tokens`.
     ///
     /// # Errors
-    /// [`Error::Config`], as when the plan was made.
+    /// [`Error::Config`] when a block's tables do not fit the device's local memory.
     pub fn dispatch_geometry(&self, tokens: u32) -> Result<Geometry> {
         self.context.plan.dispatch_geometry(tokens, &self.context.limits)
     }
@@ -190,19 +190,19 @@ impl ExpertParallel {
         self.context.plan.combine_geometry(tokens, &self.context.limits)
     }
 
-    /// Gives all launches of this rank this shape, in place of the configured and the measured ones, as far as the plan's share of
-    /// the device allows it (blocks and waves of a block that it was made with); `None` takes it back. The results are the same, and
-    /// members may differ. For measuring shapes: those of a program are fixed with its plan.
+    /// Replaces the configured and measured launch shapes of this rank, for measurements; `None` restores them. The plan's share of the
+    /// device still limits blocks and waves per block. Does not change results; members may differ. Not collective.
     pub fn force_launch(&mut self, launch: Option<Launch>) {
         self.context.plan.force_launch(launch);
     }
 
-    /// Whether this rank's dispatches have met expert ids out of range since the last call, which count as masked, or numbers of
-    /// tokens in device memory above their bounds, which count as the bounds. Waits for the stream. Not collective.
+    /// Reports bad input of this rank's dispatches since the last call: expert ids out of range, which counted as -1, and device token
+    /// counts above their bounds, which counted as the bounds. Waits for the stream and for the plan's launches on other streams. Not
+    /// collective.
     ///
     /// # Errors
-    /// [`Error::InvalidExpert`] with the first such id; [`Error::ExcessTokens`] with the first such number, where there is no
-    /// such id or by the next call; or a fault of the world.
+    /// [`Error::InvalidExpert`] with the first such id; [`Error::ExcessTokens`] with the first such count, if there is no such id, else by the
+    /// next call; [`anabranch_shmem::Error::StreamBusy`]; a fault of the world.
     pub fn check_ids(&self, stream: &Stream) -> Result<()> {
         self.context.world.synchronize(stream)?;
         let limit = self.patience();
@@ -221,14 +221,14 @@ impl ExpertParallel {
         Ok(())
     }
 
-    /// How long kernels that were launched may still take, unless other work on their streams holds them up.
+    /// The longest time that launched kernels may take, unless other work on their streams delays them.
     fn patience(&self) -> Duration {
         self.context.world.operation_deadline() + Duration::from_secs(1)
     }
 }
 
-/// Ends a step that each member does for itself: its own error where it failed, an error that names the first such member
-/// elsewhere.
+/// Ends a step that each member does for itself. If one failed, it keeps its own error, and the others get an error that names the first
+/// such member.
 fn agree<T>(world: &World, group: &Group, step: &str, outcome: &Result<T>) -> Result<()> {
     let failure = outcome.as_ref().err().map(|error| error as &(dyn std::error::Error + 'static));
     match world.agree_outcome(group, step, failure) {

@@ -1,4 +1,4 @@
-//! What a dispatch delivered, copied to the host.
+//! Received rows, copied to the host.
 
 use anabranch_hip::{Device, DeviceAddress};
 
@@ -33,10 +33,11 @@ struct Source {
 }
 
 impl ReceivedRows {
-    /// Copies everything that a dispatch delivered. The stream of the dispatch must have been waited for.
+    /// Copies the received rows, meta records, counts and offsets of a dispatch to the host. Wait for the stream of the dispatch first.
+    /// Not collective.
     ///
     /// # Errors
-    /// The code of a copy.
+    /// The error of a copy from the device.
     pub fn read(device: &Device, plan: &Plan, dispatched: &Dispatched) -> Result<Self> {
         let config = plan.config();
         let ranks = plan.ranks() as usize;
@@ -53,7 +54,7 @@ impl ReceivedRows {
         for source in 0..ranks {
             let (stride, window) = (plan.row_stride() as usize, plan.rows() as usize);
             let first = if stride == 0 { received.offsets[source] as usize } else { source * stride };
-            // Counts and offsets that are wrong are left for the caller to judge, and not followed out of the window.
+            // Wrong counts and offsets are returned as they are, but no row outside the window is read.
             let first = first.min(window);
             let rows = (received.counts[source] as usize).min(window - first);
             let payload =
@@ -143,11 +144,11 @@ impl ReceivedRow<'_> {
 
 impl ExpertParallel {
     /// Writes a row of the combine window from the host: the experts' output for the received row of this index
-    /// ([`ReceivedRows::row`]), `[hidden]` elements. The stream of the dispatch must have been waited for.
+    /// ([`ReceivedRows::row`]), `[hidden]` elements of the combine type. Wait for the stream of the dispatch first. Not collective.
     ///
     /// # Errors
     /// [`Error::ForeignHandle`]; [`Error::Argument`] for another type than the combine type, another length than a row's, an index
-    /// outside the window, or a plan without a combine window; the code of a copy.
+    /// outside the window, or a plan without a combine window; the error of a copy to the device.
     pub fn write_combine_row<T: HostElement>(
         &self,
         dispatched: &Dispatched,

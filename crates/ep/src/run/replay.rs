@@ -7,30 +7,30 @@ use crate::error::{Error, Result};
 use crate::tensor::{DeviceSlice, Tokens};
 use anabranch_elements::data_type::DataType;
 
-/// What one rank dispatches with a saved routing: as many tokens as it dispatched when the routing was saved, in that order.
+/// The tokens that one rank dispatches with a saved routing: as many as in the saved dispatch, in that order.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayedTokens {
     /// Type of the rows.
     pub data_type: DataType,
     /// `[tokens][hidden]`, 16-byte aligned.
     pub rows: DeviceSlice,
-    /// `[tokens][top_k]` f32, 4-byte aligned; `None` for the weights that were saved.
+    /// `[tokens][top_k]` f32, 4-byte aligned; `None` sends the saved weights.
     pub weights: Option<DeviceSlice>,
-    /// `[tokens][scale_bytes]`, 4-byte aligned; where the plan has them.
+    /// `[tokens][scale_bytes]`, 4-byte aligned; given exactly where the plan has scales.
     pub scales: Option<DeviceSlice>,
 }
 
 impl ExpertParallel {
-    /// Sends tokens to the ranks and rows to which those went whose routing was saved. Collective, like
-    /// [`Self::dispatch`]: every member calls it with what it saved of the same dispatch. Rows, scales and weights are the new ones,
-    /// and really move; ids, and the copies that are dropped for lack of room, are as they were. One kernel, in the
-    /// compact mode, too: nothing is routed or counted. Its handle is a dispatch's: combine it, or release it, or save its routing.
+    /// Sends tokens to the ranks and rows of a saved routing. Collective, like [`Self::dispatch`]: every member calls it with the
+    /// routing that it saved of the same dispatch. Rows, scales and weights are new; ids and dropped copies are those of the saved
+    /// dispatch. One kernel, also in the compact mode: nothing is routed or counted. The handle is a dispatch's: combine it, release
+    /// it, or save its routing.
     ///
-    /// May be captured into a graph; the routing must then live, and what it keeps be there, whenever the graph is launched.
+    /// May be captured into a graph; the routing must then live, with the same contents, whenever the graph is launched.
     ///
     /// # Errors
-    /// Before anything moves: [`Error::ForeignHandle`] for a routing of another plan, [`Error::CallOrder`] for one in which nothing was saved, and those of
-    /// [`Self::dispatch`]. A rank that dispatches with another routing than a peer, or routes anew, is a fault of the world.
+    /// Before anything is launched: [`Error::ForeignHandle`] for a routing of another plan, [`Error::CallOrder`] for an empty routing, and
+    /// the errors of [`Self::dispatch`]. If a peer uses another routing, or dispatches without one, the world has a fault.
     pub fn dispatch_with(
         &self,
         stream: &Stream,
@@ -47,7 +47,7 @@ impl ExpertParallel {
             Error::CallOrder { call: "dispatch_with", problem }
         })?;
         let (saved, top_k) = (routing.view(), self.context.plan.config().top_k as usize);
-        // SAFETY: the kernel reads the ids in the routing's own memory, which has those of every token.
+        // SAFETY: the kernel reads the ids in the routing's own memory, which has the ids of every token.
         let ids = unsafe { DeviceSlice::from_raw(saved.ids.address(), count as usize * top_k * 4) };
         let tokens = Tokens {
             count: count as usize,
@@ -61,7 +61,7 @@ impl ExpertParallel {
         self.check_tokens(&tokens)?;
         let mut slot = self.context.pool.take(stream)?;
         routing.order_after_save(stream)?;
-        // The routing's memory lives until this kernel is over, which its drop waits for.
+        // The routing's memory outlives this kernel: its drop waits for it.
         near.replay(&self.context, stream, &mut slot, &tokens, saved, || routing.read_on(stream))?;
         Ok(Dispatched { slot, tokens: count })
     }

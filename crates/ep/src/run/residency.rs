@@ -26,8 +26,7 @@ pub(super) fn reserve(world: &World, plan: &Plan, limits: &mut DeviceLimits) -> 
     Ok(permit)
 }
 
-/// What launches may look like on this device: all kernels' grids must be resident as a whole, because their blocks
-/// wait for peers.
+/// The limits of launches on this device: the grid of each kernel must be resident, because its blocks wait for peers.
 pub(super) fn device_limits(plan: &Plan, device: &Device, kernels: &[&Kernel]) -> Result<DeviceLimits> {
     let wave_size = device.wave_size();
     let mut most_threads = u32::MAX;

@@ -1,4 +1,4 @@
-//! A routing that is saved: what later dispatches need to go the same way without routing anew.
+//! Saved routings, with which later dispatches send rows to the same places without routing.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,21 +16,21 @@ use crate::plan::{Route, RoutingLayout};
 use crate::route::Near;
 use crate::slot::{POLL, PoolMark};
 
-/// Where the copies of a dispatch's tokens went, saved in its own device memory ([`Plan::routing_bytes`](crate::Plan::routing_bytes)),
-/// so that the dispatch's slot is free to be combined: for each token its rows at its destinations, for each rank how many rows
-/// went there and came from there, and the ids and weights of the tokens. [`ExpertParallel::dispatch_with`] sends other rows the
-/// same way, any number of times, on whatever slot is free: the gradients of a backward pass, or a replay.
+/// The routing of a dispatch, in device memory of its own ([`Plan::routing_bytes`](crate::Plan::routing_bytes)), so that the dispatch can
+/// be combined: the destination rows of each token, the rows sent to and received from each rank, and the ids and weights of the
+/// tokens. [`ExpertParallel::dispatch_with`] sends other rows with it, any number of times, on any free slot: the gradients of a
+/// backward pass, or a replay.
 ///
-/// All ranks save the same dispatch, and dispatch again with what they saved of it. Dropping it waits for the dispatches that read
-/// it; replays of captured ones are ordered by the caller.
+/// All ranks save the same dispatch and use what they saved of it. Its drop waits for the dispatches that read it; the caller
+/// orders replays of captured ones.
 #[derive(Debug)]
 pub struct Routing {
     memory: DeviceBuffer,
     view: SavedRouting,
     pool: PoolMark,
-    /// How long to wait for kernels that read it.
+    /// The longest wait of the drop for kernels that read it.
     patience: Duration,
-    /// Tokens of the dispatch that was saved; none yet.
+    /// Tokens of the saved dispatch; `None` while it is empty.
     tokens: Option<u32>,
     /// After the last kernel that wrote it and was not captured.
     saved: Option<Arc<Event>>,
@@ -38,8 +38,7 @@ pub struct Routing {
     read: Mutex<Vec<Arc<Event>>>,
 }
 
-/// An event after the work on the stream so far; none after captured work: graphs do not know the world outside, and
-/// the caller keeps the order.
+/// An event after the work on the stream so far; `None` in a capture, whose work the caller orders with eager work.
 fn event_after(stream: &Stream) -> Result<Option<Arc<Event>>> {
     if stream.is_capturing()? {
         return Ok(None);
@@ -54,18 +53,18 @@ fn order_after(stream: &Stream, event: &Event) -> Result<()> {
     if stream.is_capturing()? { Ok(()) } else { Ok(stream.wait_event(event)?) }
 }
 
-/// An error of the work is the world's to report; the launch is over then too.
+/// An event with an error counts as over: the world reports the error.
 fn is_over(event: &Arc<Event>) -> bool {
     event.is_done().unwrap_or(true)
 }
 
 impl Routing {
-    /// Tokens of this rank's that a dispatch with it sends: those of the dispatch that was saved. `None` before one was saved.
+    /// This rank's number of tokens in the saved dispatch; `None` while the routing is empty.
     pub fn tokens(&self) -> Option<u32> {
         self.tokens
     }
 
-    /// Device memory that it takes, in bytes.
+    /// Device memory of the routing, in bytes.
     pub fn bytes(&self) -> u64 {
         self.memory.len() as u64
     }
@@ -112,12 +111,12 @@ impl Drop for Routing {
 }
 
 impl ExpertParallel {
-    /// Memory for a routing, with none in it yet: for programs that save routings in their hot path ([`Self::save_routing`]) or in
+    /// Allocates an empty routing, for programs that save routings in their hot path ([`Self::save_routing`]) or in
     /// graphs. Not collective.
     ///
     /// # Errors
-    /// [`Error::NotPlanned`] for a plan whose dispatch casts rows or takes their number from device memory, or that masks ranks, or whose rows engines move; the
-    /// runtime's, when the device has no room.
+    /// [`Error::NotPlanned`] for a plan with casts, device token counts, masks, several nodes or copy engines; the runtime's error when the
+    /// device is out of memory.
     pub fn allocate_routing(&self) -> Result<Routing> {
         self.saving_route()?;
         let layout = RoutingLayout::of(&self.context.plan);
@@ -160,10 +159,10 @@ impl ExpertParallel {
         Err(Error::NotPlanned { what: "saved routing", why })
     }
 
-    /// Saves the routing of a dispatch in memory that it allocates: [`Self::allocate_routing`] and [`Self::save_routing`].
+    /// Allocates a routing and saves the dispatch in it: [`Self::allocate_routing`], then [`Self::save_routing`]. Not collective.
     ///
     /// # Errors
-    /// As theirs; [`Error::CallOrder`] on a stream that is being captured, where nothing can be allocated.
+    /// The errors of both; [`Error::CallOrder`] on a stream that is being captured, where nothing can be allocated.
     pub fn routing(&self, stream: &Stream, dispatched: &mut Dispatched) -> Result<Routing> {
         if stream.is_capturing()? {
             let problem = "it allocates, which a capture does not allow; call allocate_routing before, and save_routing within";
@@ -174,16 +173,16 @@ impl ExpertParallel {
         Ok(routing)
     }
 
-    /// Saves the routing of a dispatch, in place of what was saved there before. It puts one kernel on the stream, which waits for no
-    /// peer, and returns; the dispatch may be combined or released at once, on any stream. The ids and weights are those that were
-    /// sent, whatever became of the caller's buffers. Not collective, but a dispatch with it is: all ranks save the same
-    /// dispatch. May be captured, and then keeps at each replay what was dispatched there.
+    /// Saves the routing of a dispatch and replaces what `routing` held. It launches one kernel on the stream, which waits for no
+    /// peer, and does not block the host; the dispatch may be combined or released right after, on any stream. The saved ids and weights
+    /// are those that were sent, even if the caller has overwritten its buffers. Not collective, but a dispatch with the routing is:
+    /// all ranks save the same dispatch. May be captured; each replay then saves the routing of its own dispatch.
     ///
-    /// Eager work waits for eager work that it needs. Within a capture the caller keeps what saves a routing, what dispatches with
-    /// it, and what keeps another in its place on one stream, or orders their streams; and so it orders graphs and eager calls.
+    /// Eager calls wait for the eager calls that they depend on. Within a capture the caller puts the calls that save into a routing and
+    /// the dispatches with it on one stream, or orders their streams. The caller also orders graphs with eager calls.
     ///
     /// # Errors
-    /// [`Error::ForeignHandle`] for a handle or a routing of another plan; a fault that the world has had.
+    /// [`Error::ForeignHandle`] for a handle or a routing of another plan; [`Error::NotPlanned`]; an earlier fault of the world.
     pub fn save_routing(
         &self,
         stream: &Stream,

@@ -1,10 +1,10 @@
 //! Dispatch and combine as send and recv, with other work of the stream between.
 //!
-//! Send sends and ends; recv waits for the peers. What the caller puts on the stream between them runs while
-//! rows are under way. Flags and epochs are those of the whole operations, so one rank may do in two calls what another does in one. As
-//! many operations may be in flight as the plan has slots; where that is more than one, all ranks begin operations and end them (with
-//! the recv, too) in the same order, which decides who has which slot. Each call gives what the next one takes, so that
-//! another order is no program.
+//! The send does not wait for peers; the recv does. Work that the caller puts on the stream between them runs while
+//! rows are on their way. Flags and epochs are the same as for whole operations, so one rank may split an operation that another does
+//! not. As many operations may be in flight as the plan has slots; with more than one, all ranks begin and end operations (the recv, too)
+//! in the same order, which decides the slot of each. Each call returns the handle that the next one takes, so another order does not
+//! compile.
 
 use anabranch_hip::Stream;
 
@@ -14,8 +14,7 @@ use crate::route::Rest;
 use crate::slot::SlotTicket;
 use crate::tensor::{CombineOutput, ExpertOutput, Tokens};
 
-/// A dispatch whose rows are on their way. Holds the slot; give it to [`ExpertParallel::dispatch_recv`]: what was not received
-/// cannot be combined.
+/// A dispatch that has been sent. Holds the slot; pass it to [`ExpertParallel::dispatch_recv`] before a combine.
 ///
 /// ```compile_fail,E0308
 /// # use anabranch_ep::{DeviceSlice, DispatchSent, ExpertOutput, ExpertParallel};
@@ -30,8 +29,7 @@ pub struct DispatchSent {
     tokens: u32,
 }
 
-/// A combine whose rows are offered to the peers, or pushed to them. Holds the slot; give it to [`ExpertParallel::combine_recv`],
-/// once.
+/// A combine that has been sent. Holds the slot; pass it to [`ExpertParallel::combine_recv`].
 ///
 /// ```compile_fail,E0382
 /// # use anabranch_ep::{CombineSent, DeviceSlice, ExpertParallel};
@@ -49,22 +47,22 @@ pub struct CombineSent {
 }
 
 impl DispatchSent {
-    /// Tokens that this rank dispatched; where their number was in device memory, the most that it may have.
+    /// Tokens that this rank dispatched; with a device token count, its upper bound.
     pub fn tokens(&self) -> u32 {
         self.tokens
     }
 }
 
 impl CombineSent {
-    /// Tokens of the combine's output; where their number was in device memory, the most that are written.
+    /// Tokens of the combine's output; with a device token count, its upper bound.
     pub fn tokens(&self) -> u32 {
         self.tokens
     }
 }
 
 impl ExpertParallel {
-    /// The send of a [dispatch](Self::dispatch): sends every token and the counts. Slotted, its kernel waits for
-    /// no peer; compact, the count before it waits for the peers' counts, and the rows follow. Collective with
+    /// The send of a [dispatch](Self::dispatch): sends every token and the counts. In the slotted mode its kernel waits for
+    /// no peer; in the compact mode the kernel before it waits for the peers' counts. Collective with
     /// [`Self::dispatch_recv`]; the tokens may be overwritten after it, in stream order.
     ///
     /// ```
@@ -74,7 +72,7 @@ impl ExpertParallel {
     /// #     other_work: impl Fn(), experts: impl Fn(&anabranch_ep::Dispatched),
     /// # ) -> Result<()> {
     /// let sent = ep.dispatch_send(stream, tokens)?;
-    /// other_work(); // on the same stream, while rows are under way
+    /// other_work(); // on the same stream, while rows are on their way
     /// let dispatched = ep.dispatch_recv(stream, sent)?;
     /// experts(&dispatched); // write their rows to `dispatched.combine_rows()`
     /// let sent = ep.combine_send(stream, ExpertOutput::InWindow, dispatched)?;
@@ -90,11 +88,11 @@ impl ExpertParallel {
         Ok(DispatchSent { slot, tokens: tokens.count as u32 })
     }
 
-    /// The recv of a dispatch: one block waits for the rows of all peers and writes counts and offsets. The stream may be
-    /// another than the send's; it waits for that.
+    /// The recv of a dispatch: waits for the rows of all peers and writes counts and offsets. The stream may differ from the send's; it
+    /// then waits for the send.
     ///
     /// # Errors
-    /// [`Error::ForeignHandle`](crate::Error::ForeignHandle), or a fault that the world has had; the slot is lost then.
+    /// [`Error::ForeignHandle`](crate::Error::ForeignHandle), or an earlier fault of the world; the slot is then lost.
     pub fn dispatch_recv(&self, stream: &Stream, sent: DispatchSent) -> Result<Dispatched> {
         let DispatchSent { mut slot, tokens } = sent;
         self.context.check_slot(&slot)?;
@@ -102,10 +100,10 @@ impl ExpertParallel {
         Ok(Dispatched { slot, tokens })
     }
 
-    /// The send of a [combine](Self::combine): flags the experts' rows in the window to the peers, or pushes them to
-    /// their origins when they are elsewhere. It waits for no peer. Collective with [`Self::combine_recv`]. The window
-    /// must not be written after it; another buffer may, in stream order, unless copy engines move rows
-    /// ([`Payload::CopyEngine`](crate::Payload::CopyEngine)): then not before the recv has passed.
+    /// The send of a [combine](Self::combine): flags to the peers that the experts' rows are in the window, or pushes the rows of another
+    /// buffer to their origins. It waits for no peer. Collective with [`Self::combine_recv`]. The window must not be written after it;
+    /// another buffer may, in stream order. With [`Payload::CopyEngine`](crate::Payload::CopyEngine) the buffer may be written only after
+    /// the recv, in stream order.
     ///
     /// # Errors
     /// As [`Self::combine`].
@@ -121,8 +119,8 @@ impl ExpertParallel {
         Ok(CombineSent { slot, tokens, rest })
     }
 
-    /// The recv of a combine: waits for the peers and sums. The stream may be another than the send's; it is put
-    /// after that. The slot is free for the next dispatch, in stream order.
+    /// The recv of a combine: waits for the peers and sums. The stream may differ from the send's; it then waits for the send. The slot is
+    /// free for the next dispatch, in stream order.
     ///
     /// `output` is as for [`Self::combine`].
     ///

@@ -1,4 +1,4 @@
-//! Where a slot lies on one rank.
+//! Addresses of a slot on one rank.
 
 use core::mem::offset_of;
 
@@ -7,7 +7,7 @@ use anabranch_hip::DeviceAddress;
 use crate::args::SlotState;
 use crate::plan::{OwnLayout, Plan, SlotLayout};
 
-/// Where the parts of one slot lie on one rank, for kernels.
+/// Addresses of the parts of one slot on one rank, for kernels.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotAddresses {
     number: u32,
@@ -57,7 +57,7 @@ impl SlotAddresses {
         (address.0 - self.own.0) as usize
     }
 
-    /// Where the slot starts in the heap, as an offset.
+    /// The slot's offset in the heap.
     pub fn heap_offset(&self) -> u64 {
         self.heap_offset
     }
@@ -103,17 +103,17 @@ impl SlotAddresses {
         self.state().offset(offset_of!(SlotState, masked_count) as u64)
     }
 
-    /// What the last combine did about each rank, `[ranks]` u64, in a plan with masks.
+    /// Which ranks the last combine left out, `[ranks]` u64, in a plan with masks.
     pub fn settled(&self) -> DeviceAddress {
         self.own.offset(self.parts.settled)
     }
 
-    /// Where the rows are that this rank sends, until engines have copied them.
+    /// Staged rows, which copy engines read or kernels put.
     pub fn staged_rows(&self) -> DeviceAddress {
         self.heap.offset(self.layout.staged_rows)
     }
 
-    /// Where their meta records are.
+    /// Their meta records.
     pub fn staged_meta(&self) -> DeviceAddress {
         self.heap.offset(self.layout.staged_meta)
     }
@@ -148,7 +148,7 @@ impl SlotAddresses {
         self.own.offset(self.parts.bases)
     }
 
-    /// Rows that are left at each rank, `[ranks]` u32.
+    /// Capacity for this rank's rows at each rank, `[ranks]` u32.
     pub fn capacity(&self) -> DeviceAddress {
         self.own.offset(self.parts.capacity)
     }
@@ -163,12 +163,12 @@ impl SlotAddresses {
         self.own.offset(self.parts.offsets)
     }
 
-    /// Where each token's copies went, `[max_tokens][fan_out]` u64.
+    /// The send map, `[max_tokens][fan_out]` u64.
     pub fn send_map(&self) -> DeviceAddress {
         self.own.offset(self.parts.send_map)
     }
 
-    /// Where the number of tokens of the last dispatch is, in plans whose number may be in device memory.
+    /// The number of tokens of the last dispatch, in plans with device token counts.
     pub fn token_count(&self) -> DeviceAddress {
         self.state().offset(offset_of!(SlotState, token_count) as u64)
     }

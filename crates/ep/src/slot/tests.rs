@@ -41,7 +41,7 @@ fn measure(world: &World, plan: &Plan) -> (u64, u64) {
 
 /// `cargo test -p anabranch-ep --lib slots_of -- --nocapture` prints what `docs/performance.md` shows.
 #[test]
-fn slots_of_many_ranks_take_what_the_plan_says() {
+fn slots_of_many_ranks_have_the_planned_bytes() {
     let memory_bytes = 64 << 30;
     let machine = HostMachine::new(HostConfig { devices: 1, memory_bytes, ..HostConfig::default() }).unwrap();
     let runtime = machine.runtime();

@@ -397,7 +397,7 @@ pub fn judge_rows(
     }
 }
 
-/// The copies that found no room, listed and counted. A fault of the world is the caller's to tell.
+/// The dropped copies, listed and counted. The caller reports a fault of the world.
 pub fn judge_dropped(
     oracle: &Oracle<'_>,
     device: &Device,

@@ -13,7 +13,7 @@ use anabranch_shmem::World;
 
 use crate::common::{Case, Uploaded, all_well, judge_rows, on_ranks, oracle, world_config};
 
-/// What stands where nobody may write.
+/// The canary of bytes that no kernel may write.
 pub const CANARY: u8 = 0xc5;
 /// Bytes of canaries on either side of a buffer.
 const MARGIN: usize = 256;

@@ -273,7 +273,7 @@ fn survive(test: &str, moment: &str, victim: u32, seed: u64, source: CombineSour
         let context = format!("{context}, rank {}: {}", outcome.rank, outcome.output);
         assert!(outcome.status.success(), "{:?} {context}", outcome.status);
         let (failed, text) = said(&outcome.output, "failed").unwrap_or_else(|| panic!("{context}"));
-        // Nobody misses a rank before it has begun to wait for it.
+        // A rank reports another as missing only once it waits for it.
         let (joining, _) = said(&outcome.output, "joining").unwrap();
         let took = failed.saturating_sub(gone.max(joining));
         assert!(took < MOST, "{took:?} {context}");

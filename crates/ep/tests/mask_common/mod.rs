@@ -121,7 +121,7 @@ impl<'w> Rank<'w> {
         judge_rows(&oracle, self.ep.rank(), self.world.device(), &self.ep, dispatched);
     }
 
-    /// Copies for the masked, counted by the oracle that masks nobody.
+    /// Copies for the masked, counted by the oracle without masks.
     pub fn judge_masked_count(&self, number: u64, dispatched: &Dispatched, masked: &[u32]) {
         let inputs = self.case.inputs(number);
         let oracle = oracle_without(&self.case, &inputs, &[]);

@@ -72,7 +72,7 @@ pub fn other_work(
     Ok(buffers)
 }
 
-/// One operation of each of two plans, the halves of one between those of the other.
+/// One operation of each of two plans; the send and receive of one are between the send and receive of the other.
 pub fn interleaved(one: &Rank, two: &Rank, stream: &Stream, side: &Stream) -> Result<(), Error> {
     let first = one.send(stream)?;
     let second = two.send(side)?;

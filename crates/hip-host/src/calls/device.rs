@@ -99,7 +99,7 @@ pub(super) unsafe extern "C" fn attribute(value: *mut c_int, attribute: c_int, d
     })
 }
 
-/// A made-up address that tells the devices of a machine apart, not machines.
+/// An invented address, which distinguishes the devices of a machine, not machines.
 pub(super) unsafe extern "C" fn pci_bus_id(id: *mut c_char, length: c_int, device: c_int) -> HipError {
     call("hipDeviceGetPCIBusId", |current| {
         let ordinal = current.machine.device(device)?.ordinal;

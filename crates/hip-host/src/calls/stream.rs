@@ -110,7 +110,7 @@ pub(super) unsafe extern "C" fn wait_event(stream: HipStream, event: HipEvent, f
             return Err(HipError::INVALID_VALUE);
         }
         match event.mark() {
-            // As in HIP, an event that was never recorded holds nobody up.
+            // As in HIP, an event that was never recorded delays nothing.
             Mark::Nothing => Ok(()),
             Mark::Recorded(recording) => {
                 HostMachine::refuse_isolation(&stream)?;

@@ -27,7 +27,7 @@ struct Wave {
     exited: Cell<u32>,
     at_barrier: Cell<u32>,
     /// Which of the two buffers the current exchange fills. Two suffice: an exchange completes only when all
-    /// lanes have come, so nobody reads the buffer of the exchange before the last one any more.
+    /// lanes have come, so no lane reads the buffer of the exchange before the last one any more.
     parity: Cell<usize>,
 }
 

@@ -66,7 +66,7 @@ impl fmt::Debug for Memory {
 }
 
 impl Memory {
-    /// The range that holds these bytes. As long as the result is kept, so is the memory, whoever frees it meanwhile.
+    /// The range that holds these bytes. As long as the result is kept, so is the memory, even if it is freed meanwhile.
     fn range(&self, address: u64, bytes: u64, alignment: u64) -> Result<Region, NoMemory> {
         let refused = NoMemory { address, bytes };
         let start = usize::try_from(address).map_err(|_| refused)?;

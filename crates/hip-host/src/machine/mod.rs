@@ -133,18 +133,19 @@ impl HostMachine {
         &self.core.config
     }
 
-    /// The last kernel that the machine stopped, if any: the story behind `hipErrorLaunchFailure`.
+    /// The last kernel that the machine stopped, if any: the cause of `hipErrorLaunchFailure`.
     pub fn last_fault(&self) -> Option<Fault> {
         self.core.faults.last()
     }
 
     /// Runs an engine under the machine's scheduler until it finishes or the machine is dropped. When it panics, all
-    /// devices are lost, as nobody knows for whom it worked; [`Runtime::engines`](anabranch_hip::Runtime::engines) starts engines that work for one.
+    /// devices are lost, as the device that it worked for is unknown;
+    /// [`Runtime::engines`](anabranch_hip::Runtime::engines) starts engines that work for one.
     pub fn spawn_actor(&self, actor: Box<dyn Actor>) {
         spawn_actor(&self.core, None, actor);
     }
 
-    /// Tells actors and waiting streams that something has changed, so that resting workers look at once.
+    /// Notifies actors and waiting streams of a change, so that parked workers check at once.
     pub fn wake(&self) {
         self.core.scheduler.wake();
     }
@@ -154,7 +155,7 @@ impl HostMachine {
     /// machine.
     ///
     /// # Safety
-    /// Nobody touches memory of the machine any more, pinned memory included, nor runs code of its modules. Calls of its
+    /// Nothing accesses memory of the machine any more, pinned memory included, nor runs code of its modules. Calls of its
     /// runtimes are allowed, and fail or do nothing.
     pub unsafe fn retire(&self) {
         self.stop();

@@ -2,7 +2,7 @@
 //!
 //! A handle says which process holds the memory's file open under which number; the opener finds the file
 //! through `/proc`. What it finds must be the very file that the handle was made for, so that a handle that has
-//! outlived its memory or its process is an error and never somebody else's memory.
+//! outlived its memory or its process is an error and never other memory.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::memory::regions::Region;
 
 const MAGIC: [u8; 8] = *b"anaIPC01";
 
-/// A process, told apart from later ones with the same number.
+/// A process, distinguished from later ones with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     id: u32,
@@ -137,7 +137,7 @@ impl IpcHandle {
     }
 }
 
-/// FNV-1a: garbage is told from handles, nothing more.
+/// FNV-1a: detects bytes that are no handle, nothing more.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes
         .iter()

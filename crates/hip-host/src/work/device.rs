@@ -1,4 +1,4 @@
-//! One device: its lanes, its streams, its peers and what it says of itself.
+//! One device: its lanes, its streams, its peers and what it reports about itself.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;

@@ -59,7 +59,7 @@ impl Launch {
 
     /// So many blocks are over, or will never begin; what they wrote is visible. After the last one the launch is done.
     pub fn end_blocks(&self, count: u32) {
-        // Release: what the block wrote is seen by whoever finds the launch done.
+        // Release: what the block wrote is visible to a thread that sees the launch done.
         if self.remaining.fetch_sub(count, Ordering::AcqRel) == count {
             self.core.scheduler.wake();
         }

@@ -31,7 +31,7 @@ pub(crate) struct Word {
 impl Word {
     fn load(self) -> u64 {
         if self.wide {
-            // SAFETY: the address was checked to be 8 aligned bytes of an allocation; whoever frees memory
+            // SAFETY: the address was checked to be 8 aligned bytes of an allocation; a call that frees memory
             // that a stream still uses breaks HIP's contract.
             unsafe { AtomicU64::from_ptr(self.address as *mut u64) }.load(Ordering::Acquire)
         } else {

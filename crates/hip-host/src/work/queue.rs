@@ -1,4 +1,4 @@
-//! What a stream has to do, in order: whoever adds to it when nobody works on it starts a worker, and a worker that
+//! What a stream has to do, in order: an addition to an idle queue starts a worker, and a worker that
 //! finds it empty leaves. Which of the two acts is decided under one lock, so nothing that is added is forgotten.
 
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ struct State<T> {
 pub(crate) struct Pushed {
     /// The number of items up to this one.
     pub(crate) ticket: u64,
-    /// Nobody works on the queue: the caller starts a worker, which calls [`WorkQueue::next`] until it is `None`.
+    /// No worker serves the queue: the caller starts a worker, which calls [`WorkQueue::next`] until it is `None`.
     pub(crate) start: bool,
 }
 
@@ -141,7 +141,7 @@ mod loom_tests {
         (pushed.ticket, pushed.start.then(|| worker(shared, steps)))
     }
 
-    /// Two items, one behind the other, and a wait for both: a lost item or wake is a deadlock.
+    /// Two items, one after the other, and a wait for both: a lost item or wake is a deadlock.
     fn all_is_done(steps: Steps) {
         loom::model(move || {
             let shared = Arc::new(Shared { queue: WorkQueue::new(), working: AtomicBool::new(false) });
@@ -180,7 +180,7 @@ mod loom_tests {
 
     #[test]
     #[should_panic(expected = "deadlock")]
-    fn loom_catches_a_claim_that_ends_behind_the_lock() {
+    fn loom_catches_a_claim_that_ends_after_the_lock() {
         let next = |queue: &WorkQueue<u32>| {
             let next = lock(&queue.state).queue.pop_front();
             lock(&queue.state).active = next.is_some();

@@ -183,7 +183,7 @@ impl Task for StreamTask {
     }
 
     /// The device is lost. The operation counts as done, and the rest of the queue is passed as on any lost device, so
-    /// that whoever waits for the stream learns of it.
+    /// that a wait for the stream returns it.
     fn panicked(&mut self) -> Step {
         self.stream.core.faults.record_panic(self.stream.device.ordinal, "(stream)");
         self.running = None;

@@ -9,7 +9,7 @@ use crate::sync::modelled::{AtomicBool, Ordering, Thread, current, fence, park, 
 ///
 /// A wake is never lost: the waker stores `woken` and then looks at `resting`, the thread stores `resting` and then looks
 /// at `woken`, and between the two steps of each stands a sequentially consistent fence. Whichever fence comes first, its
-/// store is seen behind the other: the waker unparks the thread, or the thread does not park.
+/// store is visible after the other: the waker unparks the thread, or the thread does not park.
 #[derive(Debug)]
 pub(crate) struct Park {
     resting: AtomicBool,
@@ -27,7 +27,7 @@ impl Park {
         let _ = self.thread.set(current());
     }
 
-    /// Wakes the thread. What was written before is seen by it behind [`Park::take_woken`].
+    /// Wakes the thread. What was written before is visible to it after [`Park::take_woken`].
     pub(crate) fn wake(&self) {
         // Not a plain store: over another waker's it would hide from the thread what that one wrote.
         self.woken.swap(true, Ordering::AcqRel);

@@ -48,7 +48,7 @@ struct Grid {
 #endif
     }
 
-    // In a loop that polls, after look number `looks` (from 1) in vain: lets whoever has to change the word run.
+    // In a loop that polls, after failed look number `looks` (from 1): lets the agent that has to change the word run.
     ANABRANCH_DEVICE void relax([[maybe_unused]] u32 looks) const {
 #if defined(ANABRANCH_TARGET_HOST)
         host->calls->yield(host, looks == 1 ? 2 : 1);

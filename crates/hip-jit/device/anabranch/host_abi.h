@@ -1,7 +1,7 @@
 // The contract between a kernel compiled for the host runtime and the machine that runs it (hip-host).
 //
 // A kernel is a function that one *lane* (a stackful coroutine) runs from start to end. The lane calls back
-// into the machine to yield, to meet the other lanes of its block or wave, and to read the clock. A kernel
+// into the machine to yield, for barriers with the lanes of its block or wave, and to read the clock. A kernel
 // has no statics, no thread-local storage and no local memory of its own: what it shares within the block is
 // `local_memory`.
 //
@@ -16,12 +16,12 @@
 // Of those whose prelude relies on cumulative fences, as NVIDIA's does.
 #define ANABRANCH_HOST_ABI_CUMULATIVE 0x106
 
-// What an instrumented kernel says about an access.
+// The kinds of access of an instrumented kernel.
 #define ANABRANCH_ACCESS_REMOTE 0   // memory that a peer may touch
 #define ANABRANCH_ACCESS_PRIVATE 1  // memory of this device alone
 #define ANABRANCH_ACCESS_FLAG 2     // a word of a protocol, 8 bytes
 #define ANABRANCH_ACCESS_FLAG_ACQUIRE 3  // a load of one that acquires at system scope what the word's writer released
-// What an instrumented kernel does to local memory.
+// The kinds of access to local memory.
 #define ANABRANCH_LOCAL_LOAD 0
 #define ANABRANCH_LOCAL_STORE 1
 #define ANABRANCH_LOCAL_ATOMIC 2
@@ -42,8 +42,8 @@ extern "C" {
 struct AnabranchHostLane;
 
 struct AnabranchHostCalls {
-    // Lets other lanes run. `waiting` is 0 when the lane has more to do itself; 2 after the first look in vain
-    // at memory that somebody else has to change, and 1 after each further one: a machine whose lanes all
+    // Lets other lanes run. `waiting` is 0 when the lane has more to do itself; 2 after the first failed look
+    // at memory that another agent has to change, and 1 after each further one: a machine whose lanes all
     // pass 1 may rest its thread. (Passing 1 for the first look too is right, but a chain of short waits then
     // looks like one long one, and rests come early.)
     void (*yield)(AnabranchHostLane* lane, unsigned waiting);

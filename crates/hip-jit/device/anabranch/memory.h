@@ -65,7 +65,7 @@ ANABRANCH_DEVICE void private_store(const Grid&, T* p, T v) {
     Width<sizeof(T)>::store(p, bit_cast<typename Width<sizeof(T)>::Raw>(v));
 }
 
-// Memory of this rank alone that nobody writes while the kernel runs, read once.
+// Memory of this rank alone that is not written while the kernel runs, read once.
 ANABRANCH_DEVICE Vec16 stream_load(const Grid&, const Vec16* p) { return target::stream_load16(p); }
 ANABRANCH_DEVICE void stream_store(const Grid&, Vec16* p, Vec16 v) { target::stream_store16(p, v); }
 

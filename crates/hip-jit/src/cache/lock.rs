@@ -20,7 +20,7 @@ use super::{Cache, LOCKS};
 #[derive(Debug)]
 pub(crate) struct KeyLock {
     _file: File,
-    /// Somebody else had it before.
+    /// Another process held it before.
     pub(crate) waited: bool,
 }
 

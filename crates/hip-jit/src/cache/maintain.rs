@@ -68,7 +68,7 @@ impl Cache {
             .collect())
     }
 
-    /// Removes entries, and what dead processes left behind. An entry that a process is just reading is rebuilt by it
+    /// Removes entries, and leftovers of dead processes. An entry that a process is just reading is rebuilt by it
     /// or was read whole.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Code objects on disk: content-addressed folders, published by rename, verified before use, healed.
 //!
 //! ```text
-//! <root>/v<schema>/<target>/<unit>-<key>/   kernel.hip  include/  kernel.co  manifest.json (written last)
+//! <root>/v<schema>/<target>/<unit>-<key>/   kernel.hip  kernel.co  manifest.json (written last)  include/ (with debug information)
 //! <root>/v<schema>/.tmp  .trash  .locks  .failed
 //! ```
 //!

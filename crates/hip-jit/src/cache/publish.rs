@@ -1,4 +1,4 @@
-//! Building an entry: a temporary folder that its owner holds locked, a rename, or a kept failure.
+//! Building an entry: a temporary folder that its owner holds locked, then a rename, or a failure that is kept.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -16,8 +16,8 @@ use crate::toolchain::{INCLUDE_FOLDER, OBJECT_FILE, SOURCE_FILE};
 use super::entry::{MANIFEST_FILE, Manifest};
 use super::{Cache, Expected, FAILED, TEMPORARY, TRASH, read_entry, sub_folders, unique_name};
 
-/// A folder in which one compilation works. Its name cannot match an entry. A lock file beside it tells cleaners that
-/// the owner lives; both go when this is dropped.
+/// A folder in which one compilation works. Its name cannot match an entry. A lock file beside it shows cleaners that
+/// the owner lives; both are removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Workspace {
     disk: Disk,
@@ -27,7 +27,7 @@ pub(crate) struct Workspace {
 }
 
 const OWNER_SUFFIX: &str = ".owner";
-/// A folder without its lock file is taken for a new one until it is this old.
+/// A folder without its lock file counts as new until it is this old.
 const ORPHAN_AGE: Duration = Duration::from_secs(600);
 /// Longer than a cleaner holds a lock file.
 const CLEANER_MOMENT: Duration = Duration::from_secs(10);
@@ -76,13 +76,15 @@ impl Workspace {
         &self.folder
     }
 
-    /// Makes the folder the entry `directory`, or discards it when a whole entry is already there.
+    /// Makes the folder the entry `directory`, or discards it when a whole entry is already there. Headers stay in it for debuggers
+    /// only.
     pub(crate) fn publish(
         &self,
         cache: &Cache,
         directory: &Path,
         object: &[u8],
         manifest: &Manifest,
+        debug_info: bool,
     ) -> Result<()> {
         let object_path = self.folder.join(OBJECT_FILE);
         let disk = &self.disk;
@@ -94,6 +96,9 @@ impl Workspace {
             .map_err(|error| Error::cache("write", &manifest_path)(io::Error::other(error)))?;
         write(disk, &manifest_path, &text)?;
         sync(disk, &manifest_path)?;
+        if !debug_info {
+            let _ = disk.remove_all(&self.folder.join(INCLUDE_FOLDER)); // an entry that has headers is valid too
+        }
         sync(disk, &self.folder)?;
         let mut repaired = false;
         loop {
@@ -182,7 +187,7 @@ impl Cache {
         })
     }
 
-    /// Removes what dead processes left behind.
+    /// Removes the leftovers of dead processes.
     pub(crate) fn clean_leftovers(&self) {
         for trash in self.disk.list(&self.service_folder(TRASH)).unwrap_or_default() {
             let _ = self.disk.remove_all(&trash);

@@ -127,7 +127,7 @@ fn run_collecting(mut command: Command, deadline: Duration) -> io::Result<(Finis
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
     let finished = run(command, deadline)?;
     let mut bytes = vec![0; output.metadata()?.len() as usize];
-    // At a place: the file's own position belongs to whoever writes still.
+    // At an offset: the file's own position belongs to a process that may still write.
     output.read_exact_at(&mut bytes, 0)?;
     Ok((finished, bytes))
 }
@@ -147,7 +147,7 @@ fn run(mut command: Command, longest: Duration) -> io::Result<Finished> {
         ) {
             Ok(Some(_)) => break true,
             Ok(None) | Err(Errno::INTR) => {}
-            // Somebody else reaps this process's children; its end can no longer be seen coming.
+            // Another thread reaps this process's children, so the end of this one cannot be observed.
             Err(_) => break child.try_wait()?.is_some(),
         }
         if deadline.passed() {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_left_behind_holds_nobody_up_and_ends() {
+    fn an_orphaned_child_delays_nothing_and_ends() {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "sleep 30 & echo $!"]);
         let begun = Instant::now();
@@ -224,7 +224,7 @@ mod tests {
         assert!(begun.elapsed() < Duration::from_secs(10), "its output is still open: {:?}", begun.elapsed());
         let child = String::from_utf8(bytes).unwrap();
         let gone = || {
-            // A zombie that nobody has reaped yet is gone too.
+            // A zombie that is not reaped yet has ended too.
             let status = fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
             status.is_empty() || status.contains(") Z ")
         };
@@ -233,7 +233,7 @@ mod tests {
             assert!(Instant::now() < until, "process {child} is still there");
             thread::sleep(Duration::from_millis(5));
         }
-        // One that left the group is not ended, and holds nobody up either.
+        // One that left the group is not ended, and delays nothing either.
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "setsid sleep 2 & echo done"]);
         let begun = Instant::now();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_are_told_apart() {
+    fn outcomes_are_distinguished() {
         let sh = |script: &str| {
             let mut command = Command::new("/bin/sh");
             command.args(["-c", script]);

@@ -33,7 +33,7 @@ pub enum CompilerSetting {
     Nvrtc,
     /// NVIDIA's compiler driver.
     Nvcc,
-    /// A program or library, told apart by its file name (`hipcc`, `clang`, `nvcc`, `libnvrtc`, `libhiprtc`; `g++`, `gcc`, `c++` and `cc`
+    /// A program or library, identified by its file name (`hipcc`, `clang`, `nvcc`, `libnvrtc`, `libhiprtc`; `g++`, `gcc`, `c++` and `cc`
     /// for the host machine, which a `clang` serves too).
     Path(PathBuf),
 }
@@ -171,7 +171,7 @@ impl CompilerSetting {
 /// Where to look for compilers: a plain value that the caller fills, from the environment or otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolSearch {
-    /// The C++ compiler for the host machine (`$CXX`); may have words behind the program. When given, no other is tried.
+    /// The C++ compiler for the host machine (`$CXX`); may have arguments after the program. When given, no other is tried.
     pub cxx: Option<String>,
     /// Folders of programs (`$PATH`); also what the compilers get as theirs.
     pub path: Vec<PathBuf>,
@@ -358,7 +358,7 @@ fn by_path(
 }
 
 fn family_of(path: &Path) -> Result<Family, String> {
-    Family::of_path(path).ok_or_else(|| "its name tells no known compiler".to_owned())
+    Family::of_path(path).ok_or_else(|| "its name matches no known compiler".to_owned())
 }
 
 fn open_path(

@@ -1,4 +1,4 @@
-//! Tells whether a program is still the file that was identified.
+//! Whether a program is still the file that was identified.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

@@ -155,7 +155,7 @@ ANABRANCH_KERNEL(litmus_add, LitmusArgs, 64) {
     fetch_add_system(grid, args.data, u64(1));
 }
 
-// A wait that nobody ends.
+// A wait that never ends.
 ANABRANCH_KERNEL(litmus_wait, LitmusArgs, 64) {
     if (grid.thread != 0) return;
     WaitContext wait = wait_context(grid, args.control, 9, 0, 0, 1);

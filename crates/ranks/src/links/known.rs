@@ -1,4 +1,4 @@
-//! Link speeds by device: what is taken where `[links]` sets nothing.
+//! Link speeds by device, for what `[links]` does not set.
 
 use super::LinkSpeeds;
 
@@ -83,7 +83,7 @@ impl DeviceLinks {
         Self::ALL.into_iter().find(|known| known.architecture == base).unwrap_or(unknown)
     }
 
-    /// Its speeds, with those of a NIC.
+    /// Its speeds, with a NIC's.
     pub const fn speeds(&self) -> LinkSpeeds {
         LinkSpeeds {
             inside_gb_per_s: self.inside_gb_per_s,

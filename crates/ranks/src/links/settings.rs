@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{DeviceLinks, LinkSpeeds};
 
-/// The speeds that were set (`[links]`); the others are those of the device.
+/// The speeds that were set (`[links]`); the others come from the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LinkSettings {
@@ -68,7 +68,7 @@ impl LinkSettings {
         Ok(())
     }
 
-    /// With those of a device of this architecture where nothing was set.
+    /// With the speeds of a device of this architecture where nothing was set.
     pub fn on(&self, architecture: &str) -> LinkSpeeds {
         let known = DeviceLinks::of(architecture).speeds();
         LinkSpeeds {

@@ -62,7 +62,7 @@ ANABRANCH_DEVICE Status by_queue(const Grid& grid, const Context& context, Group
     return static_cast<Status>(Scope::broadcast(grid, static_cast<u64>(status)));
 }
 
-// Waits for what was put into the queues of `count` peers from `first` on. All lanes of the scope; what ends in vain has poisoned the
+// Waits for what was put into the queues of `count` peers from `first` on. All lanes of the scope; an expired wait has poisoned the
 // world.
 template <class Scope>
 ANABRANCH_DEVICE void drain_engines(const Grid& grid, const Context& context, u32 first, u32 count) {

@@ -31,7 +31,7 @@ ANABRANCH_DEVICE const RdmaQueue* nic_entry(const Grid& grid, const Context& con
     return context.team.nics + (static_cast<u64>(peer.value) * each + channel);
 }
 
-// The first of them, whoever asks.
+// The first of them, for every caller.
 ANABRANCH_DEVICE const RdmaQueue* first_nic_entry(const Context& context, GroupRank peer) {
     return context.team.nics + static_cast<u64>(peer.value) * context.team.nics_per_peer;
 }
@@ -131,7 +131,7 @@ ANABRANCH_DEVICE T get_value_by_nic(const Grid& grid, const Context& context, Gr
     return bit_cast<T>(static_cast<typename NicWord<sizeof(T)>::Raw>(number));
 }
 
-// Waits for what this lane's wave has put into its queue pairs to `count` peers from `first` on. One thread; what ends in vain has poisoned
+// Waits for what this lane's wave has put into its queue pairs to `count` peers from `first` on. One thread; an expired wait has poisoned
 // the world.
 ANABRANCH_DEVICE void finish_nics(const Grid& grid, const Context& context, u32 first, u32 count) {
     for (u32 peer = first; peer < first + count; ++peer) {
@@ -141,7 +141,7 @@ ANABRANCH_DEVICE void finish_nics(const Grid& grid, const Context& context, u32 
     }
 }
 
-// Waits for what was put into the queue pairs of `count` peers from `first` on. All lanes of the scope; what ends in vain has poisoned
+// Waits for what was put into the queue pairs of `count` peers from `first` on. All lanes of the scope; an expired wait has poisoned
 // the world.
 template <class Scope>
 ANABRANCH_DEVICE void drain_nics(const Grid& grid, const Context& context, u32 first, u32 count) {

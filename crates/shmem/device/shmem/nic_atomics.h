@@ -1,5 +1,5 @@
 // Atomic operations by NIC. What the NIC has is one request; on words of 64 bits the others are made of compare-and-swap, tried until
-// nobody came between. What it cannot do at all is a fault of PHASE_NIC_UNSUPPORTED, and nothing moves: `World::support` says so before.
+// no other operation came between. What it cannot do at all is a fault of PHASE_NIC_UNSUPPORTED, and nothing moves: `World::support` says so before.
 #pragma once
 
 #include "shmem/nic.h"

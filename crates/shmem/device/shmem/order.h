@@ -49,7 +49,7 @@ ANABRANCH_DEVICE Status finish(const Grid& grid, const Context& context, u32 fir
 #endif
 
 // Orders this thread's puts, values, atomics and signals to `peer` before its later ones to `peer`. One thread. For
-// what a wave or a block has put, use quiet or put_signal. FAULT where an engine or a NIC did not come to its end: nothing may be told
+// what a wave or a block has put, use quiet or put_signal. FAULT where an engine or a NIC did not finish: nothing may be reported
 // behind it.
 ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context, GroupRank peer) {
     Status status = Status::OK;
@@ -79,7 +79,7 @@ ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context) {
 // sources may be reused. Of a put by NIC it says that the peer's NIC has taken it: visible it is to whoever is told by a queue pair of the
 // same NIC, and of what else may tell nothing is said (docs/memory-model.md, "What a NIC's completion says"). All lanes of the scope call; it
 // is also a barrier of the scope. Afterwards a signal of any of these lanes publishes what any of them has put. FAULT where an engine or a
-// NIC did not come to its end.
+// NIC did not finish.
 template <class Scope>
 ANABRANCH_DEVICE Status quiet(const Grid& grid, const Context& context) {
     Scope::release_for_all(grid);

@@ -2,7 +2,7 @@
 // word either SET or ADD is in flight, never both; a word is written through signals (or 64-bit atomics) only.
 //
 // By copy engines a SET is two stores of 32 bits, the low half first: values that only grow, and waits with GE or GT, are right;
-// others may see a value that nobody set. Signals are ordered within a queue only, and a wave keeps to one of the peer's: a word that
+// others may see a value that was never set. Signals are ordered within a queue only, and a wave keeps to one of the peer's: a word that
 // several waves, or a kernel and the host, SET one after the other needs a quiet between.
 //
 // By NIC a signal is a request behind those of its copy. A word that ADD goes to is added to by NICs, or by mapped members, and not by
@@ -100,7 +100,7 @@ ANABRANCH_DEVICE Status signal(const Grid& grid, const Context& context, Symmetr
     return Status::OK;
 }
 
-// Copies `count` elements to `peer` and then signals there: whoever sees the signal sees all of *this* put's data (not
+// Copies `count` elements to `peer` and then signals there: a reader that sees the signal sees all of *this* put's data (not
 // that of earlier puts). Zero elements still signal. The source may be reused after quiet<Scope>. All lanes of the scope
 // call.
 //

@@ -79,7 +79,7 @@ ANABRANCH_DEVICE Status wait_all(const Grid& grid, const Context& context, Symme
 }
 
 // Waits until at least one of the own words compares so with `value`, and says which in `index` (the same in all lanes;
-// not written on a fault or when `count` is 0, which is a fault). Otherwise as wait_all. Whoever waits again for the
+// not written on a fault or when `count` is 0, which is a fault). Otherwise as wait_all. A caller that waits again for the
 // others leaves the word out, or asks for a higher value.
 template <class Scope, class Signaller = WordOfRank>
 ANABRANCH_DEVICE Status wait_any(const Grid& grid, const Context& context, Symmetric<u64> first, u32 count,

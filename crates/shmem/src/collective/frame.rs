@@ -22,11 +22,11 @@ pub(crate) struct Header {
 /// Why a message is not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
-    #[error("it does not begin like a message of this library")]
+    #[error("it does not begin as a message of this library")]
     Magic,
-    #[error("it speaks version {given} of the protocol, this rank version {PROTOCOL}")]
+    #[error("it has protocol version {given}, this rank has version {PROTOCOL}")]
     Version { given: u32 },
-    #[error("it is cut short")]
+    #[error("it is truncated")]
     Short,
     #[error("its header is malformed: {0}")]
     Header(String),

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_in_different_steps_are_told() {
+    fn ranks_in_different_steps_are_reported() {
         let group = Group::world(2).unwrap();
         std::thread::scope(|scope| {
             for rendezvous in anabranch_bootstrap::threads(2) {

@@ -38,7 +38,7 @@ pub enum Fault {
         detail: String,
     },
     /// A collective call of the host did not come to its end.
-    #[error("{step} did not come to its end: {detail}; the world cannot be used any more")]
+    #[error("{step} did not complete: {detail}; the world cannot be used any more")]
     CollectiveFailed {
         /// What was being agreed on.
         step: String,

@@ -2,6 +2,7 @@
 
 mod fault;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use anabranch_bootstrap::{Loss, OtherCall};
@@ -70,7 +71,7 @@ pub enum Error {
         /// What was given.
         given: String,
         /// What is allowed.
-        expected: &'static str,
+        expected: Cow<'static, str>,
     },
     /// The call comes at the wrong time. Nothing was done.
     #[error("{call}: {problem}")]
@@ -184,7 +185,7 @@ pub enum Error {
     },
     /// The heap has no place for a request that is free on all members.
     #[error(
-        "the symmetric heap has no room for {needed} bytes (alignment {alignment}, {tag}): the largest range free on all \
+        "the symmetric heap cannot hold {needed} bytes (alignment {alignment}, {tag}): the largest range free on all \
          members has {largest} of {total} free bytes, so {missing} are missing; raise heap.bytes (now {heap_bytes})"
     )]
     HeapExhausted {
@@ -224,13 +225,13 @@ pub enum Error {
     },
     /// A stream was not done in time. The world is not affected, except where [`crate::World::leave`] returns it; waiting again
     /// is possible.
-    #[error("the stream is still at work after {waited:?}, and no wait for a peer has failed")]
+    #[error("the stream has not completed after {waited:?}, and no wait for a peer has failed")]
     StreamBusy {
         /// How long it was waited for.
         waited: Duration,
     },
     /// Work was put on a stream, and no event could be recorded after it. Its end is unknown, so its memory is never freed.
-    #[error("no event could be recorded after work that was launched, so that its end is unknown")]
+    #[error("no event could be recorded after launched work, so its completion is unknown")]
     Untracked {
         /// The runtime's error.
         #[source]
@@ -238,7 +239,7 @@ pub enum Error {
     },
     /// More waiting blocks would be in flight than the device can run at the same time.
     #[error(
-        "{asked} blocks that wait for peers were asked for; {resident} fit on the device, and kernels in flight take \
+        "{asked} blocks that wait for peers were requested; {resident} fit on the device, and kernels in flight take \
          {in_use_percent} % of it"
     )]
     Residency {
@@ -300,10 +301,11 @@ impl Error {
             | Self::NotBuilt { .. }
             | Self::Differs { .. }
             | Self::Pair { .. }
-            | Self::HeapMemory { .. }
+            | Self::HeapMemory { source: Some(_), .. }
             | Self::HeapExhausted { .. } => ErrorKind::Config,
             Self::Unreachable { .. } | Self::System { .. } | Self::Transport(_) => ErrorKind::Environment,
-            Self::StreamBusy { .. } => ErrorKind::Device,
+            // Without a source, the runtime allocated the heap and misaligned it.
+            Self::StreamBusy { .. } | Self::HeapMemory { source: None, .. } => ErrorKind::Device,
             Self::Hip(error) => error.kind(),
             Self::Jit(error) => error.kind(),
             _ => ErrorKind::Usage,

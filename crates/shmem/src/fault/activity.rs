@@ -102,7 +102,7 @@ impl Activity {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of what is made now, among those of its kind over the group: equal on all members, as they make them in one order.
+    /// The number of the object being created, among objects of its kind over the group: equal on all members, which create them in one order.
     pub(crate) fn count(&self, kind: &'static str, group: u64) -> u64 {
         let mut state = self.lock();
         if let Some((.., count)) = state.made.iter_mut().find(|(of, over, _)| (*of, *over) == (kind, group)) {

@@ -44,7 +44,7 @@ pub struct OperationName {
     pub phases: &'static [&'static str],
 }
 
-/// Puts into words what a kernel reported that is no wait in vain (`report_fault` in `anabranch/wait.h`). Given to
+/// Describes what a kernel reported other than an expired wait (`report_fault` in `anabranch/wait.h`). Given to
 /// [`World::explain_faults`](crate::World::explain_faults).
 pub trait ExplainFault: fmt::Debug + Send + Sync {
     /// What is wrong, as a clause without a full stop; `None` for an expired wait, and for what another explainer knows. Called

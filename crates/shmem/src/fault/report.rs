@@ -1,4 +1,4 @@
-//! Failure reports, one key per rank in the rendezvous store, which other ranks read when they lose this one or wait for it in vain.
+//! Failure reports, one key per rank in the rendezvous store, which other ranks read when they lose this one or a wait for it expires.
 
 use std::sync::Arc;
 use std::time::Duration;

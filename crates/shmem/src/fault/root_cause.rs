@@ -1,16 +1,16 @@
 //! Selects the root cause among concurrent failures.
 //!
-//! Failures spread: a rank that waits in vain gives up and goes, and then others miss *it*. Each rank therefore publishes its
+//! Failures spread: a rank whose wait expires gives up and leaves, and then others miss *it*. Each rank therefore publishes its
 //! cause before it goes, and a rank that loses or misses a peer asks what that peer's cause was:
 //!
 //! * A rank that was lost and published a cause went because of that cause; one that published none is the cause itself.
 //! * An expired wait for a peer that published an expired wait of its own goes back to that peer's peer, and so on, to the one
 //!   that published nothing: that one keeps everybody waiting.
 //! * A queue pair of this rank that has stopped is a cause: what goes by it never comes, here or at its peer. One that stopped because its
-//!   peer is lost belongs to that loss; and where the peer has told a cause, it is that one: a request that is refused stops both ends, and
+//!   peer is lost belongs to that loss; and where the peer has reported a cause, it is that one: a request that is refused stops both ends, and
 //!   only the rank that made it knows which it was.
-//! * A request that a NIC has not answered when a wait for its peer expires is a cause: what the peer waits for in turn may be behind it.
-//! * What a kernel found wrong by itself, and an explainer put into words, is a cause, whoever was lost meanwhile.
+//! * A request that a NIC has not answered when a wait for its peer expires is a cause: it may delay what the peer waits for in turn.
+//! * An error that a kernel itself detected, and an explainer describes, is a cause even if a rank was lost meanwhile.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,7 +102,7 @@ impl FaultContext<'_> {
         let missed = stopped.map(|stopped| stopped.peer).or(awaited);
         let cause = match (state.losses().into_iter().next(), route, mine) {
             (Some(mut loss), route, _) => {
-                // What the NIC says of a peer that is gone belongs to its loss.
+                // What the NIC reports about a peer that is gone belongs to its loss.
                 if let Some(Fault::Reported { detail, .. }) = route.filter(|_| missed == Some(loss.rank)) {
                     loss.detail = format!("{}; {detail}", loss.detail);
                 }
@@ -198,7 +198,7 @@ impl FaultContext<'_> {
         )
     }
 
-    /// A queue pair of this rank that has stopped: of those to the rank that was waited for in vain, else the one that was found, else any.
+    /// A queue pair of this rank that has stopped: one to the rank that an expired wait was for, else the one that was found, else any.
     fn stopped_nic(&self, awaited: Option<GlobalRank>) -> Option<StoppedQueue> {
         let any = || {
             let is_left_out = |rank| self.state.tolerated(|tolerated| tolerated.names(rank));
@@ -304,7 +304,7 @@ fn expired(wait: ExpiredWait) -> Fault {
     Fault::DeadlineExpired(Box::new(wait))
 }
 
-/// Something that the kernel of a wait found, and no wait in vain.
+/// Something that the kernel of a wait found, not an expired wait.
 fn reported(wait: &ExpiredWait, detail: String) -> Fault {
     let ExpiredWait { rank, operation, phase, .. } = wait.clone();
     Fault::Reported { rank, operation, phase, detail }
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_followed_to_the_rank_that_said_nothing() {
+    fn waits_are_followed_to_the_silent_rank() {
         let reports = HashMap::from([(rank(1), expired(1, 2)), (rank(2), expired(2, 3))]);
         assert_eq!(follow(rank(0), expired(0, 1), |rank| reports.get(&rank).cloned()), expired(2, 3));
         let lost = Fault::PeerLost { rank: rank(7), kind: LossKind::Died, detail: "gone".into() };

@@ -26,13 +26,13 @@ struct Publication {
 pub(crate) struct FaultState {
     /// The cause, once it is decided.
     cause: OnceLock<Fault>,
-    /// Ranks that were lost, in the order of the news.
+    /// Ranks that were lost, in the order in which they were noticed.
     losses: Mutex<Vec<Loss>>,
     /// The first queue pair of this rank that was found to have stopped.
     stopped: OnceLock<StoppedQueue>,
-    /// Losses that are no news.
+    /// Losses that were reported before.
     tolerated: Mutex<Tolerated>,
-    /// Whether there is any news.
+    /// Whether a loss was not reported yet.
     raised: AtomicBool,
     control: Control,
     publication: Mutex<Publication>,
@@ -108,7 +108,7 @@ impl FaultState {
         self.leaving.store(true, Ordering::Release);
     }
 
-    /// The rendezvous lost a rank. Blocks on nothing, so that whoever notices can call it on any thread.
+    /// The rendezvous lost a rank. Never blocks, so that any thread can call it.
     pub(crate) fn lost(&self, loss: &Loss) {
         if self.leaving.load(Ordering::Acquire) {
             return;

@@ -1,11 +1,11 @@
 //! Who still uses which range of the heap. Pure; property-tested in `tests/ledger.rs`.
 //!
 //! A range may be used again only when *every* member of the allocation's group has dropped it: a member that has
-//! not may still write to the range on its peers. Members learn of each other's drops from the announcements that
+//! not may still write to the range on its peers. Members get each other's drops from the announcements that
 //! travel with every collective call of the heap. The scheme:
 //!
 //! * A rank that drops an allocation announces its id in every exchange, until every other member has received it.
-//! * A rank takes the range back when it has dropped the allocation and has heard the same from all other members.
+//! * A rank takes the range back when it has dropped the allocation and all other members have announced the same.
 //! * What a rank believes free is what it proposes; a place is free only when all members propose it.
 //!
 //! Why this is sound. A rank counts a range as free only after every member of its group announced the drop, and

@@ -279,7 +279,7 @@ impl Transports {
     }
 
     /// The entries of a peer in a team's table of queues, where it has the rank `group_rank`: of its queues, if the transport at
-    /// `place` is the built-in `sdma`, else as many that name a mapping.
+    /// `place` is the built-in `sdma`, else the same number that name a mapping.
     #[cfg(feature = "sdma")]
     pub(crate) fn engine_entries(&self, place: usize, peer: GlobalRank, group_rank: u32) -> Vec<SdmaQueue> {
         match (self.ordered.get(place), self.sdma()) {

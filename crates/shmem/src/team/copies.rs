@@ -103,7 +103,7 @@ impl Branches {
     }
 }
 
-/// The pieces of the copies, and the branch of each: a long copy is cut into as many as its member has streams. Where `per_member` is 0, all
+/// The pieces of the copies, and the branch of each: a long copy is cut into one piece per stream of its member. Where `per_member` is 0, all
 /// share branch 0 but those within the memory of `own`, which use none of its links and have branch 1.
 fn pieces(copies: &[PeerCopy], own: GroupRank, per_member: u32) -> Vec<(usize, PeerCopy)> {
     let mut pieces = Vec::with_capacity(copies.len());
@@ -142,7 +142,7 @@ impl Team {
     pub fn prepare_copies(&self, per_member: u32) -> Result<()> {
         if per_member > MAX_COPY_STREAMS {
             let (field, given) = ("streams for the copies to one member", per_member.to_string());
-            return Err(Error::Config { field, given, expected: "0 to 16" });
+            return Err(Error::Config { field, given, expected: "0 to 16".into() });
         }
         let mut copies = self.copies().lock().unwrap_or_else(PoisonError::into_inner);
         if copies.as_ref().is_some_and(|known| known.per_member == per_member) {

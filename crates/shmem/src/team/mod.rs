@@ -71,7 +71,7 @@ impl World {
     /// Makes a team of the group. Collective over the group. Compiles and loads the barrier kernel if need be.
     ///
     /// # Errors
-    /// Those of [`World::allocate`] and of the kernel pipeline, on all members alike.
+    /// The errors of [`World::allocate`] and of the kernel pipeline, on all members alike.
     #[expect(
         clippy::expect_used,
         clippy::missing_panics_doc,
@@ -144,7 +144,7 @@ impl World {
         })
     }
 
-    /// The kernels, and a share of the device for one barrier: those of one team run one after the other.
+    /// The kernels, and a share of the device for one barrier: barriers of one team run one after the other.
     fn prepare_team(&self, group: &Group) -> Result<(TeamKernels, ResidencyPermit)> {
         self.barrier_is_possible(group)?;
         let kernels = self.team_kernels()?;
@@ -199,7 +199,7 @@ impl Team {
         &self.copies
     }
 
-    /// The stream for completions by NIC, which is made when it is first asked for and kept until the last launch is over.
+    /// The stream for completions by NIC, created on first use and kept until the last launch is over.
     pub(crate) fn completions(&self) -> Result<Arc<Stream>> {
         let mut made = self.completions.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(match &*made {
@@ -327,7 +327,7 @@ impl Team {
     /// the caller who launches the graph keeps the order.
     ///
     /// # Errors
-    /// Those of [`World::check`]; [`Error::InvalidState`](crate::Error::InvalidState) when an allocation was dropped before; the launch's;
+    /// The errors of [`World::check`]; [`Error::InvalidState`](crate::Error::InvalidState) when an allocation was dropped before; the launch's;
     /// [`Error::Untracked`](crate::Error::Untracked) when no event could be recorded after it.
     pub fn launch_in_order(
         &self,

@@ -99,7 +99,7 @@ impl Team {
     /// What is not done within the operation deadline, or failed, is a fault of the world, with the member and the NIC's syndrome.
     ///
     /// # Errors
-    /// Those of [`World::check`](crate::World::check). Where it cannot be launched in a world that works, that world has failed with it:
+    /// The errors of [`World::check`](crate::World::check). Where it cannot be launched in a world that works, that world has failed with it:
     /// a NIC may go on writing to memory that would be allocated again.
     pub fn complete_by_nic(&self, uses: &[MemoryUse]) -> Result<()> {
         let Some(kernels) = self.nic() else { return Ok(()) };

@@ -42,7 +42,7 @@ const PASSED: usize = 64;
 const RELEASE: usize = 128;
 const SEEN: usize = 192;
 
-/// A sequence of barriers of a team. Those of one sequence come in one order on all members, whatever streams they are put on. Keep
+/// A sequence of barriers of a team. Barriers of one sequence have one order on all members, on any streams. Keep
 /// it until the streams have passed ([`Team::hold`]): dropping it ends the waits of its streams, also where members are missing.
 #[derive(Debug)]
 pub struct StreamBarrier {
@@ -84,7 +84,7 @@ impl Team {
     /// Makes a sequence of stream barriers. Collective over the group. A thread of the host watches them from the first on.
     ///
     /// # Errors
-    /// Those of [`World::allocate`]; [`Error::Config`] where [`World::has_stream_barriers`] is false. The runtime's.
+    /// The errors of [`World::allocate`]; [`Error::Config`] where [`World::has_stream_barriers`] is false. The runtime's.
     #[expect(
         clippy::expect_used,
         clippy::missing_panics_doc,
@@ -95,14 +95,14 @@ impl Team {
         let made = (|| {
             if !world.has_stream_barriers() {
                 let given = world.device().runtime().kind().to_string();
-                let expected = "a runtime whose streams write and wait for words";
+                let expected = "a runtime whose streams write and wait for words".into();
                 return Err(Error::Config { field: "stream barriers", given, expected });
             }
             if let Some(peer) =
                 self.group().members().iter().find(|member| world.peer_base(**member).is_none())
             {
                 let given = format!("{peer}, whose memory is not mapped here");
-                let expected = "members that are mapped";
+                let expected = "members that are mapped".into();
                 return Err(Error::Config { field: "stream barriers", given, expected });
             }
             let words = world.device().allocate_host(SEEN + (size * WORD) as usize)?;

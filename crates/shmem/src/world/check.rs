@@ -47,7 +47,7 @@ impl World {
     /// deadline and one second.
     ///
     /// # Errors
-    /// Those of [`World::synchronize_within`].
+    /// The errors of [`World::synchronize_within`].
     pub fn synchronize(&self, stream: &Stream) -> Result<()> {
         self.synchronize_within(stream, self.operation_deadline() + Duration::from_secs(1))
     }
@@ -74,7 +74,7 @@ impl World {
     /// [`Self::synchronize_within`] for what came before an event.
     ///
     /// # Errors
-    /// Those of [`Self::synchronize_within`].
+    /// The errors of [`Self::synchronize_within`].
     pub fn wait_within(&self, event: &Event, limit: Duration) -> Result<()> {
         let _in_call = self.inner.collectives.activity().call("a wait of the host for an event");
         self.wait_while_busy(limit, || Ok(!event.is_done()?))

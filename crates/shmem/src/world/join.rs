@@ -82,7 +82,7 @@ impl World {
     /// [`World::join`] with transports of the caller's, which take the place of built-in ones of their kind.
     ///
     /// # Errors
-    /// Those of [`World::join`].
+    /// The errors of [`World::join`].
     #[expect(clippy::expect_used, clippy::missing_panics_doc, reason = "the agreements fail in these cases")]
     pub fn join_with(
         config: WorldConfig,
@@ -386,7 +386,8 @@ fn prepare(
     let window = window.map_err(|source| flat_error(config, device, source))?.map(Arc::new);
     let transports = Transports::new(config, device, local, peers, brought, window.as_ref())?;
     if window.is_some() && transports.built_in_p2p().is_none() {
-        let expected = "static, as flat ranges need the built-in transport p2p and another one was given";
+        let expected =
+            "static, as flat ranges need the built-in transport p2p and another one was given".into();
         return Err(Error::Config { field: "heap.mode", given: "flat".to_owned(), expected });
     }
     let probe = probe_word(number, local);

@@ -87,7 +87,7 @@ pub(crate) struct Inner {
     /// Launches of crates above.
     pub(crate) launches: Arc<InFlight>,
     pub(crate) in_flight: InFlightUsers,
-    /// What is given back when the work of its user is over.
+    /// What is freed when the work of its user is over.
     pub(crate) parked: Mutex<Vec<(Arc<InFlight>, Keep)>>,
     /// The rendezvous's observer of losses, until the world is left.
     pub(crate) observer: Mutex<Option<Arc<dyn LossObserver>>>,
@@ -301,7 +301,7 @@ impl World {
     }
 
     /// Lets `explainer` put into words what kernels of an operation report that is no expired wait, as long as it lives: the
-    /// world's cause is then [`Fault::Reported`]. Several may serve one operation; the first that knows is heard. Not
+    /// world's cause is then [`Fault::Reported`]. Several may serve one operation; the first that knows a cause decides. Not
     /// collective.
     pub fn explain_faults(&self, code: OperationCode, explainer: Weak<dyn ExplainFault>) {
         self.inner.explainers.insert(code, explainer);

@@ -29,7 +29,7 @@ impl World {
     ///
     /// The first member whose timeout passes ends the call for all that have come, and for those that come later: these get
     /// the same error, with their own rank in it, at once. The error names the first missing rank in group order, and all
-    /// of them with `wait_all_ranks`, which has to be equal on all members. Unlike torch's, which tells rank 0 alone, it is
+    /// of them with `wait_all_ranks`, which has to be equal on all members. Unlike torch's, which is an error on rank 0 alone, it is
     /// the same on every member.
     ///
     /// A timeout does not end the world. The calls are counted for each rank and group: a rank that came too late to one
@@ -69,8 +69,8 @@ impl World {
         Err(missing(group, deadline.waited(), wait_all_ranks, absent, lost))
     }
 
-    /// Calls the roll of those members that are not lost, until nobody is lost meanwhile. Also says whom it was called without:
-    /// who is lost later may have come.
+    /// Calls the roll of the members that are not lost, until no member is lost meanwhile. Also returns the members left
+    /// out: a member that is lost later may have come.
     fn call_the_rest(&self, group: &Group, deadline: Deadline) -> Result<(Option<Absent>, Vec<Loss>)> {
         let mut rest = group.clone();
         let mut without = Vec::new();
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// Who of the group was lost, in the order of the news.
+    /// Who of the group was lost, in the order in which they were noticed.
     fn lost_of(&self, group: &Group) -> Vec<Loss> {
         self.rendezvous().losses().into_iter().filter(|loss| group.contains(loss.rank)).collect()
     }

@@ -1,4 +1,4 @@
-//! Launches, and what is given back when their work is over.
+//! Launches, and what is freed when their work is over.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::heap::ledger::AllocationId;
 use crate::inflight::{InFlight, lock};
 use crate::route::{Connections, Table};
 
-/// What is given back when work is over.
+/// What is freed when work is over.
 #[derive(Debug)]
 pub(crate) enum Keep {
     Allocation(AllocationId),
@@ -94,7 +94,7 @@ impl World {
     /// Begins a launch: checks the world, as [`World::check`] does, and keeps it from being left until the guard is dropped.
     ///
     /// # Errors
-    /// Those of [`World::check`].
+    /// The errors of [`World::check`].
     pub fn launching<'a>(&'a self, stream: &'a Stream) -> Result<LaunchGuard<'a>> {
         Ok(LaunchGuard { _mapped: self.stay()?, in_flight: &self.inner.launches, stream })
     }

@@ -23,7 +23,7 @@ impl World {
     /// a lost rank is dropped, its loss ends the world as ever.
     ///
     /// What needs the lost rank still fails: a collective call of the host that it belongs to ends the world with its loss,
-    /// [`World::leave`] among them, and so does a kernel that waits for it in vain. Calls of groups without it go on as before,
+    /// [`World::leave`] among them, and so does a kernel whose wait for it expires. Calls of groups without it go on as before,
     /// unless the lost rank serves the rendezvous.
     ///
     /// # Errors

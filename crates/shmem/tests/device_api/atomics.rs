@@ -26,7 +26,7 @@ pub(crate) fn check(ranks: &mut Ranks, spec: &KernelSpec, case: AtomicCase) -> R
     if !ranks.have_nics() {
         return check_way(ranks, spec, case, AtomicWays::Mapped, |_| (0..size).collect());
     }
-    // These map nobody but themselves.
+    // These map only their own memory.
     check_way(ranks, spec, case, AtomicWays::Mapped, |target| vec![target])?;
     check_way(ranks, spec, case, AtomicWays::Nic, |target| (0..size).filter(|rank| *rank != target).collect())
 }
@@ -69,7 +69,7 @@ fn contended_atomics_give_exact_totals() {
 }
 
 #[test]
-fn broken_twins_are_noticed() {
+fn mutants_are_caught() {
     let mut ranks = Ranks::new(2, 4, 4096);
     for (broken, kind, element_bytes) in [
         ("WIDE_ATOMIC", AtomicKind::Add, 4),

@@ -91,7 +91,7 @@ fn order_of_stores(text: &str) -> String {
 }
 
 #[test]
-fn packets_then_pointer_then_doorbell_are_released_one_behind_the_other() {
+fn packets_pointer_and_doorbell_are_released_in_order() {
     static POST: KernelUnit = unit!(
         "post",
         "sdma::Operation copy = {1, 2, 64, sdma::Tail::SET, reinterpret_cast<u64*>(8), 7, true};

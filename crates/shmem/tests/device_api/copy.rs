@@ -170,7 +170,7 @@ fn a_large_odd_copy_arrives_whole() {
 
 #[test]
 #[ignore = "extended"]
-fn broken_twins_are_noticed() {
+fn mutants_are_caught() {
     let mut ranks = Ranks::new(2, 4, HEAP);
     let mut state = 5;
     for (broken, kind, scope) in [

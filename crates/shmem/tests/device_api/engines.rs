@@ -86,7 +86,7 @@ fn empty_messages_by_engine_still_signal() {
 
 #[test]
 #[ignore = "extended"]
-fn broken_twins_of_copies_by_engine_are_noticed() {
+fn mutants_of_copies_by_engine_are_caught() {
     let mut ranks = Ranks::with_engines(2, 4, HEAP, &EngineSetup::default());
     let mut state = 5;
     for (broken, kind, scope) in [

@@ -106,7 +106,7 @@ fn barriers_by_nic_meet_and_complete() {
 
 /// By another queue pair an epoch could land before the one before it, and the word would go back.
 #[test]
-fn meetings_of_changing_blocks_are_told_by_one_queue_pair() {
+fn barriers_of_changing_blocks_use_one_queue_pair() {
     let ranks = || Ranks::with_nics(2, 4, crate::device_api::barrier::HEAP, &NicSetup::new(3, Some(4)));
     let spec = ranks().spec(&BARRIER_UNIT);
     assert_eq!(crate::device_api::barrier::posted_in_turns(ranks(), &spec), [6, 0, 0]);
@@ -274,7 +274,7 @@ fn memory_that_the_nic_does_not_know_or_reach_is_a_fault_and_nothing_moves() {
 
 #[test]
 #[ignore = "extended"]
-fn broken_twins_of_copies_by_nic_are_noticed() {
+fn mutants_of_copies_by_nic_are_caught() {
     let mut state = 5;
     for (broken, kind, scope) in [
         ("LENGTH_PLUS_ONE", CopyKind::Put, 1),

@@ -199,7 +199,7 @@ impl Ranks {
         ranks
     }
 
-    /// Ranks that reach each other by NICs in software, and map nobody but themselves.
+    /// Ranks that reach each other by NICs in software, and map only their own memory.
     pub(crate) fn with_nics(size: u32, wave: u32, heap_bytes: usize, setup: &NicSetup) -> Self {
         Self::with_drivers(size, wave, heap_bytes, setup, |driver| driver)
     }

@@ -69,7 +69,7 @@ pub(crate) fn exchange(world: &World, rounds: u64) -> Result<(), Error> {
         let mut counts = vec![0; (size * 8) as usize];
         words.read(0, &mut counts)?;
         assert!(counts.chunks(8).all(|count| count == (round + 1).to_le_bytes()), "{counts:?}");
-        // Nobody overwrites what a peer has not read.
+        // No rank overwrites what a peer has not read.
         team.barrier(&stream)?;
         world.synchronize(&stream)?;
     }

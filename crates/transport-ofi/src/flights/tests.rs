@@ -129,7 +129,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn nobody_sees_that_operations_overtake_each_other(
+    fn overtaking_operations_are_not_observable(
         requests in requests(),
         draws in prop::collection::vec(any::<u8>(), 400),
     ) {
@@ -176,7 +176,7 @@ fn plain_writes_to_different_bytes_fly_together_and_others_do_not() {
 }
 
 #[test]
-fn behind_a_failure_nothing_starts_and_it_is_told_with_its_words() {
+fn after_a_failure_nothing_starts_and_its_text_is_reported() {
     let mut carrier = Wild { memory: vec![0; 64], ..Wild::default() };
     carrier.fails.push(1);
     let write = |position, bytes| request(position, PostedOpcode::Write, 0, bytes);

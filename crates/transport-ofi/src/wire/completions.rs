@@ -1,4 +1,4 @@
-//! What an endpoint says of what it did.
+//! What an endpoint reports about what it did.
 
 use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CStr;
@@ -23,7 +23,7 @@ impl Wire {
     /// Adds what has ended, by slots; the provider does what peers ask for meanwhile.
     ///
     /// # Errors
-    /// What the completion queue says of itself, and what a peer asked for that failed here.
+    /// What the completion queue reports about itself, and what a peer asked for that failed here.
     pub(crate) fn poll(&self, ended: &mut Vec<(usize, Result<(), Fault>)>) -> Result<(), Fault> {
         let mut found = [FiCqEntry { op_context: core::ptr::null_mut() }; TURN];
         // SAFETY: the completion queue is open, and its table of functions is the provider's.
@@ -34,7 +34,7 @@ impl Wire {
             0.. => {
                 for entry in &found[..(count as usize).min(TURN)] {
                     let slot = self.slot(entry.op_context).ok_or_else(|| {
-                        fatal("libfabric told of an operation that is none of this queue's".to_owned())
+                        fatal("libfabric reported an operation that this queue did not post".to_owned())
                     })?;
                     ended.push((slot, Ok(())));
                 }
@@ -65,7 +65,7 @@ impl Wire {
         let more = operations.strerror.map_or_else(String::new, |words| self.provider_words(words, &entry));
         let fault = self.fault("libfabric", entry.err, &more);
         let Some(slot) = self.slot(entry.op_context) else {
-            // No operation of this queue: providers tell so of what they do for a peer. The peer's own queue says what it was.
+            // No operation of this queue: providers report so what they do for a peer. The peer's own queue reports the operation.
             let words = format!("what the peer asked for failed here: {}", fault.words);
             return Err(Fault { status: status::FLUSHED, words });
         };
@@ -73,7 +73,7 @@ impl Wire {
         Ok(())
     }
 
-    /// What the provider says of an error.
+    /// What the provider reports about an error.
     fn provider_words(
         &self,
         words: unsafe extern "C" fn(*mut FidCq, c_int, *const c_void, *mut c_char, usize) -> *const c_char,
@@ -107,8 +107,8 @@ fn fatal(words: String) -> Fault {
     Fault { status: status::FATAL, words }
 }
 
-/// What kernels are told of an error number. A cancelled operation counts as a consequence of something else: layered providers over
-/// `tcp` (xnet) cancel what is on its way when a connection ends, also when that is because the peer died. What is posted behind that may be tried
+/// What is reported to kernels for an error number. A cancelled operation counts as a consequence of something else: layered providers over
+/// `tcp` (xnet) cancel what is on its way when a connection ends, also when that is because the peer died. What is posted after that may be tried
 /// again by the provider (`ofi_rxm` connects anew, and is refused) until the queue's patience is over, which then is the status.
 fn status_of(code: c_int) -> u32 {
     match code {

@@ -1,4 +1,4 @@
-//! What becomes of an endpoint's memory, and of errors that are nobody's, against objects that are made up.
+//! The memory of an endpoint, and errors of no operation, with fake objects.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn an_endpoint_that_is_not_closed_keeps_all_that_it_may_use() {
     assert_eq!((endpoint.closed, queue.closed, vector.closed), (1, 0, 0));
     // The wire's, which is for ever; the region's and the test's.
     assert_eq!((Arc::strong_count(&domain), Arc::strong_count(&region)), (3, 2));
-    // SAFETY: the memory was given to nobody else, and nobody uses it.
+    // SAFETY: the memory was not shared, and nothing uses it.
     assert_eq!(unsafe { operands.read() }, [0; 2]);
     // SAFETY: as above.
     assert!(unsafe { (*(*contexts).get()).internal }.iter().all(|word| word.is_null()));

@@ -108,7 +108,7 @@ struct Bnxt {
         // A count older than `completed` would be taken for one that is newer.
         fence_acquire_system(grid);
         u64 reached = completed + ((flag_load(grid, queue.completions + 1) - completed) & mask);
-        // Whoever sees a count of an entry that failed sees its status.
+        // A lane that sees the count of a failed entry sees its status.
         if (reached != completed) fence_acquire_system(grid);
         u64 status = flag_load(grid, queue.completions + 3) >> 8 & 0xff;
         if (status != 0) return Progress{completed, true, completed, status};

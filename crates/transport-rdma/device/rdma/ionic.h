@@ -88,7 +88,7 @@ struct Ionic {
         u64 reached = completed + ((count - low(completed)) & 0xffffffu);
         // Nothing new, or a count that is older than `completed`. What is under way is at most a ring.
         if (reached - completed > queue.entries) reached = completed;
-        // Whoever sees a count of an entry that failed sees its status.
+        // A lane that sees the count of a failed entry sees its status.
         if (reached != completed) fence_acquire_system(grid);
         u64 told = flag_load(grid, queue.completions + 3);
         if ((swap_bytes(high(told)) & ERROR) != 0) return Progress{completed, true, completed, swap_bytes(low(told))};

@@ -2,7 +2,7 @@
 //
 // A request takes one to three entries. A lane
 // 1. takes room, by moving `reserved` on when `completed` is far enough: what is taken is never given back;
-// 2. writes its entries. Nobody else writes there: `reserved` gave each position to one lane, and the NIC is done with it;
+// 2. writes its entries. No other lane writes there: `reserved` gave each position to one lane, and the NIC is done with it;
 // 3. releases them at system scope, and with them what they send;
 // 4. waits until `committed` is where its entries start: everything before is written and has been made known;
 // 5. rings the doorbell (a record before it, where the NIC has one), then stores `committed`, a release between each.
@@ -22,10 +22,10 @@
 // What an operation fetches goes to the result slot of its first entry: two words, the value, and who waits for it (its position plus
 // one, or zero). The slot of a position is that of the one a ring later. That one may be taken as soon as this is complete, which
 // is before its lane has read the value; so a lane takes the slot, too, behind taking room, and gives it back when it has read. It waits for
-// lanes whose operations are complete and which need nothing of it. Values that nobody wants go to one more slot behind the ring's.
+// lanes whose operations are complete and which need nothing of it. Unused values go to one more slot after the ring's.
 //
-// A lane whose wait ends in vain in step 1 has taken nothing. One that gives up later has taken room that it does not make known: the NIC
-// never sees that request nor any behind it, and the world is poisoned, so that nobody begins another one.
+// A lane whose wait expires in step 1 has taken nothing. One that gives up later has taken a range that it does not submit: the NIC
+// never sees that request nor any later one, and the world is poisoned, so that no lane begins another one.
 #pragma once
 
 #include "rdma/doorbell.h"

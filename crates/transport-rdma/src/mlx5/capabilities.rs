@@ -1,4 +1,4 @@
-//! What the NIC says that it can do (`QUERY_HCA_CAP`).
+//! The capabilities that the NIC reports (`QUERY_HCA_CAP`).
 
 use super::commands::refusal;
 use super::devx::Devx;
@@ -68,7 +68,7 @@ fn ask(devx: &dyn Devx, kind: u64) -> Result<Command> {
     asked.map(|()| answer)
 }
 
-/// What a NIC says of its atomic operations.
+/// What a NIC reports about its atomic operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AtomicCapabilities {
     /// Bit 0 compare-and-swap, 1 fetch-and-add, 2 and 3 the same with masks.

@@ -1,4 +1,4 @@
-//! What each command says. Nothing here sends one.
+//! The content of each command. Nothing here sends one.
 
 use super::field::Command;
 use super::layout::{
@@ -28,7 +28,7 @@ const HOPS: u64 = 64;
 /// The first UDP source port that RoCE v2 uses (`IB_ROCE_UDP_ENCAP_VALID_PORT_MIN` of Linux).
 const FIRST_SOURCE_PORT: u32 = 0xc000;
 
-/// What a completion queue is made of. Offsets are bytes within the registered memory, multiples of 4096.
+/// Parameters of a completion queue. Offsets are bytes within the registered memory, multiples of 4096.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CqSpec {
     /// Registered memory (`umem`).
@@ -41,11 +41,11 @@ pub(crate) struct CqSpec {
     pub record_offset: u64,
     /// Page of the NIC's registers.
     pub doorbell_page: u32,
-    /// Event queue, which is told of nothing.
+    /// Event queue, which gets no events.
     pub event_queue: u32,
 }
 
-/// What a queue pair is made of. Offsets as in [`CqSpec`].
+/// Parameters of a queue pair. Offsets as in [`CqSpec`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QpSpec {
     /// Registered memory (`umem`).
@@ -66,7 +66,7 @@ pub(crate) struct QpSpec {
     pub default_timestamps: bool,
 }
 
-/// What a connection is made of: both ends as they were exchanged, and what the settings say.
+/// Parameters of a connection: both ends as exchanged, and the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Connection<'a> {
     /// This end.
@@ -221,7 +221,7 @@ pub(super) fn first_error(reply: &Command) -> (u8, u8) {
     (get(qp_context_extension::syndrome), get(qp_context_extension::vendor_error_syndrome))
 }
 
-/// What an answer says of its command: `None` if it was done, else status and syndrome in words.
+/// What an answer reports about its command: `None` if it was done, else status and syndrome in words.
 pub(super) fn refusal(reply: &Command) -> Option<String> {
     let (status, syndrome) = (reply.get(answer::status), reply.get(answer::syndrome));
     if status == 0 {

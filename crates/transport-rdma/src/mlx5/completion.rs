@@ -65,12 +65,12 @@ fn words(syndrome: u8, vendor: u8) -> String {
     syndrome_words(Provider::Mlx5, u64::from(vendor) << 8 | u64::from(syndrome))
 }
 
-/// What the NIC says of the error whose completion was overwritten.
+/// What the NIC reports about the error whose completion was overwritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FirstError {
     /// The syndromes, its own and the vendor's.
     Said { syndrome: u8, vendor: u8 },
-    /// It answers, and has no error to tell.
+    /// It answers, and has no error to report.
     Nothing,
     /// It refuses `QUERY_QP`.
     Refused,
@@ -101,7 +101,7 @@ impl FirstError {
             Self::Said { syndrome, vendor } => {
                 let first = words(syndrome, vendor);
                 format!(
-                    "{first}, by QUERY_QP; the requests behind it were flushed, the last at entry {} (16 bits)",
+                    "{first}, by QUERY_QP; later requests were flushed, the last at entry {} (16 bits)",
                     last.index
                 )
             }
@@ -117,7 +117,7 @@ impl FirstError {
 pub(super) enum Stop {
     /// The completion of the first error itself.
     Seen(ErrorCompletion),
-    /// A flush has overwritten it: the last completion, and what the NIC says of the first error.
+    /// A flush has overwritten it: the last completion, and what the NIC reports about the first error.
     Flushed(ErrorCompletion, FirstError),
 }
 
@@ -174,7 +174,7 @@ mod tests {
         let said = FirstError::said(0x12, 0x68);
         assert_eq!(
             said.words(last),
-            "invalid request at the peer (syndrome 0x12, vendor's 0x68), by QUERY_QP; the requests behind it were flushed, the last at entry 9 (16 bits)"
+            "invalid request at the peer (syndrome 0x12, vendor's 0x68), by QUERY_QP; later requests were flushed, the last at entry 9 (16 bits)"
         );
         let flushed = "flushed, as the queue pair had failed before (syndrome 0x05, vendor's 0x88) at entry 9 (16 bits); ";
         for (first, why) in [

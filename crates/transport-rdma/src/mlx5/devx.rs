@@ -19,13 +19,13 @@ pub trait Devx: fmt::Debug + Send + Sync {
     /// Asks (`mlx5dv_devx_general_cmd`). `answer` has the size of the answer.
     ///
     /// # Errors
-    /// As the trait says.
+    /// As the trait states.
     fn query(&self, command: &[u8], answer: &mut [u8]) -> Result<()>;
 
     /// Makes an object (`mlx5dv_devx_obj_create`).
     ///
     /// # Errors
-    /// As the trait says.
+    /// As the trait states.
     fn create(&self, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<Box<dyn DevxObject>>;
 
     /// Lets the NIC use memory of the host for queues (`mlx5dv_devx_umem_reg`).
@@ -34,31 +34,31 @@ pub trait Devx: fmt::Debug + Send + Sync {
     /// `address` is the start of `bytes` bytes that stay mapped until the result is dropped.
     ///
     /// # Errors
-    /// As the trait says.
+    /// As the trait states.
     unsafe fn register_queue_memory(&self, address: *mut u8, bytes: usize) -> Result<Box<dyn DevxMemory>>;
 
     /// A page of the NIC's registers whose stores are not combined (`mlx5dv_devx_alloc_uar`, `MLX5DV_UAR_ALLOC_TYPE_NC`).
     ///
     /// # Errors
-    /// As the trait says.
+    /// As the trait states.
     fn allocate_doorbell(&self) -> Result<Box<dyn DevxDoorbell>>;
 
     /// The first event queue (`mlx5dv_devx_query_eqn`).
     ///
     /// # Errors
-    /// As the trait says.
+    /// As the trait states.
     fn event_queue(&self) -> Result<u32>;
 
     /// The number of the protection domain (`mlx5dv_init_obj`).
     ///
     /// # Errors
-    /// As the trait says.
+    /// As the trait states.
     fn protection_domain(&self) -> Result<u32>;
 
     /// Where packets to an address on Ethernet go first, by the system's tables (`ibv_create_ah`).
     ///
     /// # Errors
-    /// As the trait says: no route, or a neighbour that does not answer.
+    /// As the trait states: no route, or a neighbour that does not answer.
     fn next_hop(&self, path: &PathRequest) -> Result<NextHop>;
 
     /// Registers memory of the rank, as [`NicDriver::register`](crate::NicDriver::register).
@@ -89,7 +89,7 @@ pub trait DevxMemory: fmt::Debug + Send + Sync {
     fn number(&self) -> u32;
 }
 
-/// A page of the NIC's registers; dropping it gives it back.
+/// A page of the NIC's registers; dropping it frees it.
 pub trait DevxDoorbell: fmt::Debug + Send + Sync {
     /// Its number in commands.
     fn page(&self) -> u32;
@@ -113,7 +113,7 @@ pub(crate) unsafe trait VerbsDevice: fmt::Debug + Send + Sync {
     /// `ibv_pd`.
     fn protection_domain(&self) -> NonNull<c_void>;
 
-    /// `ibv_create_ah`. The caller gives it back.
+    /// `ibv_create_ah`. The caller destroys it.
     ///
     /// # Errors
     /// As [`Devx`] says.

@@ -10,7 +10,7 @@ use crate::error::{NicError, Result};
 /// Flags of `hipHostRegister`.
 const PORTABLE: u32 = 1;
 const MAPPED: u32 = 2;
-/// NVIDIA's driver wants to be told that registers are no memory; HIP's header calls the flag "not supported", and mori and rocSHMEM
+/// NVIDIA's driver needs a flag for registers, which are not memory; HIP's header calls the flag "not supported", and mori and rocSHMEM
 /// map such pages on AMD's runtime without it.
 const IO_MEMORY: u32 = 4;
 
@@ -49,7 +49,7 @@ impl Doorbell {
         let _guard = device.guard()?;
         let api = device.runtime().api();
         let host: *mut c_void = start.as_ptr().cast();
-        // SAFETY: the page stays mapped until `page` is dropped, which `drop` does behind unregistering.
+        // SAFETY: the page stays mapped until `page` is dropped, which `drop` does after unregistering.
         let code = unsafe { (api.hipHostRegister)(host, PAGE, flags) };
         match (check(device, "hipHostRegister", code), device.runtime().kind()) {
             (Err(error), RuntimeKind::Amd) => {

@@ -19,7 +19,7 @@ use crate::error::{NicError, Result};
 use crate::nics::RdmaConfig;
 use crate::provider::Provider;
 
-/// What an entry of 64 bytes has left behind its control segment, its address segment and the word that says how many bytes follow.
+/// What an entry of 64 bytes has left after its control segment, its address segment and the word that says how many bytes follow.
 const INLINE: u32 = 64 - 16 - 16 - 4;
 
 /// What queue pairs need of the settings.
@@ -102,7 +102,7 @@ impl Mlx5Driver {
     /// NIC takes all commands that the queue pairs of peers need, and their size. Nothing is sent. Not collective.
     ///
     /// # Errors
-    /// Those of the commands, which say which was refused and what the NIC answered.
+    /// The errors of the commands, which name the refused command and the NIC's answer.
     pub fn probe(&self) -> Result<()> {
         let entries = self.entries;
         // Its peer is itself: no rank is meant.

@@ -232,7 +232,7 @@ impl Devx for LibMlx5 {
         // SAFETY: the context is live.
         let uar = unsafe { (inner.functions.mlx5dv_devx_alloc_uar)(inner.context(), NOT_COMBINED) };
         let uar = NonNull::new(uar).ok_or_else(|| inner.failed("mlx5dv_devx_alloc_uar", None))?;
-        // SAFETY: what was made is live until it is freed, and nobody writes it.
+        // SAFETY: what was made is live until it is freed, and nothing writes it.
         let (register, start, page) =
             unsafe { ((*uar.as_ptr()).reg_addr, (*uar.as_ptr()).base_addr, (*uar.as_ptr()).page_id) };
         let (Some(register), Some(start)) = (NonNull::new(register.cast()), NonNull::new(start.cast()))
@@ -305,7 +305,7 @@ macro_rules! handle {
 
         impl Drop for $name {
             fn drop(&mut self) {
-                // SAFETY: made by the function's counterpart, and given back once. What stays behind is the kernel's to clear away.
+                // SAFETY: created by the function's counterpart, and destroyed once. The kernel frees the rest.
                 let _ = unsafe { (self.inner.functions.$free)(self.$pointer.as_ptr()) };
             }
         }
@@ -347,7 +347,7 @@ impl DevxObject for Object {
 
 impl DevxMemory for Memory {
     fn number(&self) -> u32 {
-        // SAFETY: live until this value is dropped, and nobody writes it.
+        // SAFETY: live until this value is dropped, and nothing writes it.
         unsafe { (*self.umem.as_ptr()).umem_id }
     }
 }

@@ -91,7 +91,7 @@ unsafe impl VerbsDevice for Opened {
 /// Opens a port by verbs, for a device, as [`LibMlx5`](super::LibMlx5) wants it, and says what the port is. Not collective.
 ///
 /// # Errors
-/// Those of [`OpenPort::open`].
+/// The errors of [`OpenPort::open`].
 pub(crate) fn open_verbs(device: &Device, chosen: &ChosenPort) -> Result<(Arc<dyn VerbsDevice>, PortFacts)> {
     let OpenPort { nic, number, gid_index, live } = OpenPort::open(chosen)?;
     let facts = PortFacts {

@@ -44,7 +44,7 @@ impl Parts {
     }
 }
 
-/// A queue pair and all that it is made of. What is declared first is given back first.
+/// A queue pair and its parts. What is declared first is destroyed first.
 #[derive(Debug)]
 pub(super) struct Mlx5Queue {
     queue_pair: Box<dyn DevxObject>,
@@ -54,9 +54,9 @@ pub(super) struct Mlx5Queue {
     driven: Arc<Driven>,
     parts: Parts,
     spec: QueueSpec,
-    /// What the peer is told.
+    /// What is sent to the peer.
     own: Endpoint,
-    /// Somebody has begun to connect it. No lock: looking a peer up may take seconds, and whoever else asks for something does not wait
+    /// A thread has begun to connect it. No lock: looking a peer up may take seconds, and other callers do not wait
     /// for that.
     begun: AtomicBool,
     /// Bytes of a packet, once connected.
@@ -75,7 +75,7 @@ impl Mlx5Queue {
         memory.write(0, &vec![0; completions])?;
         memory.write(completions, &vec![INVALID; records - completions])?;
         memory.write(records, &vec![0; parts.bytes as usize - records])?;
-        // SAFETY: the buffer is dropped behind what is made here (the order of the fields).
+        // SAFETY: the buffer is dropped after what is created here (the order of the fields).
         let registered = unsafe { driven.devx.register_queue_memory(memory.as_ptr(), memory.len()) }?;
         let log_entries = spec.entries.ilog2();
         let cq = create_cq(&CqSpec {
@@ -275,7 +275,7 @@ impl NicQueue for Mlx5Queue {
 }
 
 impl Mlx5Queue {
-    /// The entry by which the NIC tells of the last completion.
+    /// The entry in which the NIC reports the last completion.
     fn completion(&self) -> Option<[u8; ENTRY as usize]> {
         let mut entry = [0; ENTRY as usize];
         self.memory.read(self.parts.completions as usize, &mut entry).ok()?;
@@ -288,7 +288,7 @@ impl Mlx5Queue {
             return Some(*stop);
         }
         ErrorCompletion::of(&self.completion()?)?;
-        // The entry's last byte, which the NIC writes last, has been read: the rest is read behind it.
+        // The entry's last byte, which the NIC writes last, has been read: the rest is read after it.
         fence(Ordering::Acquire);
         let last = ErrorCompletion::of(&self.completion()?)?;
         Some(*self.stop.get_or_init(|| Stop::of(last, || self.ask_first_error())))

@@ -184,7 +184,7 @@ fn refusal(nic: &Nic, port: &Port, allowed: &Allowed, gid_index: Option<u32>) ->
         };
         return Some(format!("the port is {}{physical}", port.state));
     }
-    // An InfiniBand port needs one too: drivers tell their peers the GID beside the LID.
+    // An InfiniBand port needs one too: drivers send their peers the GID with the LID.
     choose_gid(port.link_layer, &port.gids, gid_index).err().map(|error| error.to_string())
 }
 

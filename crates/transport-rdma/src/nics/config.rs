@@ -1,6 +1,8 @@
-//! What a rank's use of its NIC is made with.
+//! The settings of a rank's NIC.
 
 use std::time::Duration;
+
+use anabranch_transport::limits;
 
 use super::LinkLayer;
 use crate::error::{NicError, Result};
@@ -8,7 +10,7 @@ use crate::error::{NicError, Result};
 /// How a rank uses its NIC. Equal on all ranks, except for [`Self::nics`] and [`Self::gid_index`], which may follow the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaConfig {
-    /// Queue pairs to each peer, at least one. Waves of a kernel are spread over them.
+    /// Queue pairs to each peer, within [`limits::QUEUES`]. Waves of a kernel are spread over them.
     pub queues: u32,
     /// Entries of a send queue (of 64 bytes each; a request takes one or two), a power of two from [`Self::LEAST_ENTRIES`] to
     /// [`Self::MOST_ENTRIES`].
@@ -31,14 +33,14 @@ pub struct RdmaConfig {
 
 impl RdmaConfig {
     /// The least send queue.
-    pub const LEAST_ENTRIES: u32 = 16;
-    /// The largest: entries are counted in 16 bits, and half of what they count must be more than a queue holds.
-    pub const MOST_ENTRIES: u32 = 32 << 10;
+    pub const LEAST_ENTRIES: u32 = limits::SEND_ENTRIES.least as u32;
+    /// The largest send queue.
+    pub const MOST_ENTRIES: u32 = limits::SEND_ENTRIES.most as u32;
     /// The largest of `bnxt_re`: an entry is three slots, and its table of message sequence numbers names the first of them in 16 bits
     /// (`bnxt_re_msns.start_idx` in rdma-core's `providers/bnxt_re/bnxt_re-abi.h`).
     pub const MOST_ENTRIES_OF_BNXT: u32 = 16 << 10;
-    /// The highest service level of InfiniBand, which has 4 bits for it.
-    pub const MOST_SERVICE_LEVEL: u8 = 15;
+    /// The highest service level of InfiniBand.
+    pub const MOST_SERVICE_LEVEL: u8 = limits::SERVICE_LEVEL.most as u8;
     /// The highest priority of Ethernet (802.1Q), which has 3 bits for it.
     pub const MOST_PRIORITY: u8 = 7;
 

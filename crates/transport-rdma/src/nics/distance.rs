@@ -40,7 +40,7 @@ pub enum Distance {
     Bridges,
     /// By the same host bridge, or on the same NUMA node (PHB, NODE).
     Node,
-    /// By the link between NUMA nodes, or nobody says that it is nearer (SYS).
+    /// By the link between NUMA nodes, or the distance is unknown (SYS).
     System,
     /// One of the two is not on the PCI bus.
     Unknown,

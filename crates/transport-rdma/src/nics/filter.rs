@@ -118,7 +118,7 @@ impl NicFilter {
 }
 
 impl Entry {
-    /// `text` is what stands behind the `^`.
+    /// `text` is what follows the `^`.
     fn parse(given: &str, text: &str) -> NicTreeResult<Self> {
         let wrong = |problem| NicTreeError::Entry { given: given.to_owned(), problem };
         let (name, port) = match text.split_once(':') {

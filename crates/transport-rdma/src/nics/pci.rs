@@ -13,7 +13,7 @@ pub struct PciPath {
 }
 
 impl PciPath {
-    /// Reads the names of a device's folders below `/sys/devices`, host bridge first. What comes behind the device (the kernel's
+    /// Reads the names of a device's folders below `/sys/devices`, host bridge first. What follows the device (the kernel's
     /// auxiliary devices) is left out. `None` if there is no PCI device in it.
     pub fn of_folders<'a>(folders: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let mut host_bridge = None;

@@ -21,7 +21,7 @@ use super::machine::Machine;
 /// not known.
 ///
 /// # Errors
-/// [`NicTreeError::Read`] or [`NicTreeError::Content`] for what the kernel says of a device. A rank that is not among `peers` has no
+/// [`NicTreeError::Read`] or [`NicTreeError::Content`] for what the kernel reports about a device. A rank that is not among `peers` has no
 /// port and a reason that says so.
 pub fn assign_to_rank(
     root: &Path,

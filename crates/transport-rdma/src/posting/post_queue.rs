@@ -19,7 +19,7 @@ use crate::syndrome::status_words;
 pub const TURN: usize = 32;
 
 /// The rate that a message of a working path has at least, in bytes a second. A message's deadline is longer by its bytes at this rate:
-/// the NIC tells of it only when all of it has moved, and a lost packet may cost it a timeout. (With one packet in a hundred lost, `rdma_rxe`
+/// the NIC completes it only when all of it has moved, and a lost packet may cost it a timeout. (With one packet in a hundred lost, `rdma_rxe`
 /// moved 1 MiB in some seconds.) The NIC itself finds a peer that does not answer at all much earlier.
 const LEAST_RATE: u64 = 256 << 10;
 
@@ -29,7 +29,7 @@ pub trait WorkQueue: Send {
     /// less for such a queue, as it cannot see what peers wait for.
     const ANSWERS_WHEN_POLLED: bool = false;
 
-    /// What people should look at when the peer does not answer, behind a semicolon; empty where the NIC's words say enough.
+    /// A hint for when the peer does not answer, after a semicolon; empty where the NIC's error is sufficient.
     const WHEN_SILENT: &'static str = "";
 
     /// Posts requests in order, at most [`TURN`], each signaled by its position.
@@ -41,7 +41,7 @@ pub trait WorkQueue: Send {
     /// Adds at most [`TURN`] completions.
     ///
     /// # Errors
-    /// Why the queue ends although nothing of it is told to have failed: the NIC cannot be asked, or it failed for a peer.
+    /// Why the queue ends although none of its requests is reported to have failed: the NIC cannot be asked, or it failed for a peer.
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), Fault>;
 
     /// Ends all that was posted; nothing is posted any more.
@@ -51,18 +51,18 @@ pub trait WorkQueue: Send {
 /// Why something failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What kernels are told, one of [`super::status`].
+    /// What is reported to kernels, one of [`super::status`].
     pub status: u32,
     /// What people are.
     pub words: String,
 }
 
-/// What a NIC says of a request. Completions of a queue come in the order of its positions.
+/// What a NIC reports about a request. Completions of a queue come in the order of its positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The position of the entry.
     pub position: u64,
-    /// The verbs status, one of [`super::status`]: what kernels are told.
+    /// The verbs status, one of [`super::status`], which is reported to kernels.
     pub status: u32,
     /// Of one that failed, what the NIC's library says, for people.
     pub cause: String,
@@ -181,7 +181,7 @@ impl<Q: WorkQueue> PostQueue<Q> {
             }
             // A reliable connection completes in order, and every entry is signaled.
             if completion.position != self.completed {
-                let reason = format!("the NIC told of entry {} before this one", completion.position);
+                let reason = format!("the NIC completed entry {} before this one", completion.position);
                 ended = Err(Failure { position: self.completed, status: IBV_WC_FATAL_ERR, reason });
                 break;
             }
@@ -265,9 +265,9 @@ impl<Q: WorkQueue> PostQueue<Q> {
     fn fail(&mut self, position: u64, status: u32, reason: &str) {
         let text = format!("{}: entry {position}, {reason}", self.name);
         tracing::warn!("{text}");
-        // Told before kernels are: who reads their word finds the words.
+        // Stored before the word that kernels read, so that a reader of that word finds the text.
         let _ = self.stopped.set(Ended { words: text, is_flushed: status == IBV_WC_WR_FLUSH_ERR });
-        // Stopped before kernels are told: who reads their word may take the memory for its own again.
+        // Stopped before the word that kernels read is stored: its reader may reuse the memory.
         self.queue.stop();
         self.ring.fail(position, status);
     }

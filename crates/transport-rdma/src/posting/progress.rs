@@ -18,7 +18,7 @@ const LONGEST_REST: Duration = Duration::from_micros(500);
 /// The longest rest while a queue that answers peers when it is polled may have some to answer: each step of what a peer does with this
 /// rank's memory waits so long.
 const REST_OF_ANSWERING: Duration = Duration::from_micros(50);
-/// For how long after something moved it may. Peers that a rank waits for have answered it, or asked it, not long ago; behind that the
+/// For how long after something moved it may. Peers that a rank waits for have answered it, or asked it, not long ago; after that the
 /// thread would use the processor for nothing.
 const ANSWERING: Duration = Duration::from_millis(20);
 /// A rest is this part of the quiet before it, so that looking late adds little to what took long anyhow.
@@ -32,7 +32,7 @@ pub(crate) trait Advance: Send + Sync + fmt::Debug {
     /// One turn, which waits for nothing.
     fn advance(&self) -> Turn;
 
-    /// Ends the queue: nobody serves it any more, for this reason.
+    /// Ends the queue with this reason: no thread serves it any more.
     fn end(&self, reason: &str);
 }
 
@@ -115,8 +115,8 @@ impl Shared {
     }
 }
 
-/// Serves the queues until the end. Kernels that wait for queues that nobody serves would hear of it at their deadline only, and
-/// nobody why: a panic ends all of them.
+/// Serves the queues until the end. Kernels that wait for an unserved queue would fail only at their deadline, without
+/// a reason, so a panic ends all queues.
 fn serve(shared: &Shared) {
     // The queues are ended, whatever state the panic left them in; `State` is never changed in parts.
     if catch_unwind(AssertUnwindSafe(|| run(shared))).is_ok() {

@@ -60,11 +60,11 @@ impl Ring {
 
     /// The position up to which kernels have filled entries.
     pub(crate) fn filled(&self) -> u64 {
-        // Acquire: what the kernel stored before the doorbell is seen behind this load.
+        // Acquire: what the kernel stored before the doorbell is visible after this load.
         self.word(self.doorbell()).load(Ordering::Acquire)
     }
 
-    /// The entry at a position, if its stamp says that it is of this lap. It stays as it is until completion is told.
+    /// The entry at a position, if its stamp says that it is of this lap. It stays unchanged until its completion is reported.
     pub(crate) fn request(&self, position: u64) -> Option<PostedRequest> {
         let first = (position % self.entries()) as usize * ENTRY;
         // Acquire: the rest of the entry was stored before its stamp.
@@ -79,7 +79,7 @@ impl Ring {
         Some(bytemuck::cast(words))
     }
 
-    /// What kernels have filled and were not told to be complete: how many entries, the position of the oldest, and the oldest itself, where
+    /// What kernels have filled and was not reported as complete: how many entries, the position of the oldest, and the oldest itself, where
     /// its stamp is of this lap.
     pub(crate) fn incomplete(&self) -> Option<(u64, u64, Option<PostedRequest>)> {
         let oldest = self.word(self.completions()).load(Ordering::Acquire);
@@ -87,13 +87,13 @@ impl Ring {
         Some((count, oldest, self.request(oldest)))
     }
 
-    /// Tells kernels that all entries before `position` are complete.
+    /// Reports to kernels that all entries before `position` are complete.
     pub(crate) fn complete(&self, position: u64) {
         // Release: what the NIC brought is there before kernels know of it.
         self.word(self.completions()).store(position, Ordering::Release);
     }
 
-    /// Tells kernels that the entry at `position` failed and that no more will complete.
+    /// Reports to kernels that the entry at `position` failed and that no more will complete.
     pub(crate) fn fail(&self, position: u64, status: u32) {
         let told = (position << 8) | u64::from(status.saturating_add(1).min(0xff));
         self.word(self.completions() + size_of::<u64>()).store(told, Ordering::Release);

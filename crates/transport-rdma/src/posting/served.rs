@@ -1,4 +1,4 @@
-//! A queue that a thread of the host serves, from when it is made to its end.
+//! A queue that a host thread serves, from creation to its end.
 
 use core::time::Duration;
 use std::fmt;
@@ -13,7 +13,7 @@ use super::ring::Ring;
 use crate::driver::{NicLimits, QueueWords, UnansweredRequests};
 use crate::error::Result;
 
-/// What a queue is made with.
+/// Parameters of a queue.
 #[derive(Clone, Debug)]
 pub struct Making {
     /// Entries, a power of two.
@@ -22,11 +22,11 @@ pub struct Making {
     pub limits: NicLimits,
     /// How long an entry without bytes may be on its way; longer ones have time for their bytes.
     pub patience: Duration,
-    /// Which queue it is and whom it goes to, for people: every failure says it.
+    /// The queue and its peer, as text: part of every failure.
     pub name: String,
 }
 
-/// A queue of a driver, in which `Q` posts. Dropping it ends `Q`, behind a turn of the thread's that is under way.
+/// A queue of a driver, in which `Q` posts. Dropping it ends `Q`, after the thread's current turn.
 pub struct Served<Q: WorkQueue + 'static> {
     making: Making,
     ring: Arc<Ring>,
@@ -192,7 +192,7 @@ impl<Q: WorkQueue> Advance for Service<Q> {
         let mut state = self.lock();
         match &mut *state {
             State::Connected(post_queue) => post_queue.end(reason),
-            // Whoever connects it finds that.
+            // Connecting it reports that.
             State::Connecting => *state = State::Ended,
             State::New(_) | State::Ended => {}
         }

@@ -231,7 +231,7 @@ fn offer_of_rank_1() -> Offer {
 }
 
 #[test]
-fn a_region_without_a_key_is_taken_behind_the_heap_only() {
+fn a_region_without_a_key_is_accepted_only_after_the_heap() {
     let bench = Bench::new(LIMITS);
     bench.export().unwrap();
     let heap = offer_of_rank_1();
@@ -268,11 +268,12 @@ fn nics_with_other_atomic_operations_are_refused_with_both_ranks() {
 }
 
 #[test]
-fn queue_pairs_that_were_not_made_are_the_reason_for_everything_behind() {
+fn later_errors_name_the_queue_pairs_that_were_not_made() {
     let bench = Bench::with(LIMITS, 1, ReadOrder::Ordered);
     let ready = bench.refuses(&offer_of_rank_1());
     assert!(ready.contains("this rank has no queue pairs"), "{ready}");
-    let reason = "this rank's own queue pairs were not made: no NIC can be used: it has no queue pair left";
+    let reason =
+        "this rank's own queue pairs were not created: no NIC can be used: it has no queue pair left";
     let text = anabranch_hip::with_causes(&bench.export().unwrap_err());
     assert!(text.contains("it has no queue pair left"), "{text}");
     assert_eq!(bench.counts.now(), (0, 0), "nothing stays behind");
@@ -295,7 +296,7 @@ fn what_kernels_may_still_use_is_stopped_and_kept() {
     let counts = Arc::clone(&bench.counts);
     drop(bench);
     assert_eq!(counts.now(), made, "queue pairs and registrations are there");
-    // What nobody uses is given back.
+    // Unused memory is freed.
     let mut bench = Bench::new(LIMITS);
     bench.export().unwrap();
     bench.transport.close();

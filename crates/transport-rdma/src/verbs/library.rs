@@ -113,7 +113,7 @@ impl Verbs {
     /// Opens `libibverbs.so.1` by the loader's path. It is never unloaded: providers that it loads keep threads and handlers.
     ///
     /// # Errors
-    /// [`NicError::Library`]: what was looked for, and what the loader said.
+    /// [`NicError::Library`]: what was looked for, and the loader's error.
     pub(crate) fn open() -> Result<Arc<Self>> {
         Self::open_named(SONAME)
     }
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_library_says_what_was_looked_for() {
+    fn a_missing_library_error_names_what_was_looked_for() {
         let error = Verbs::open_named("libibverbs-that-nobody-has.so.9").unwrap_err().to_string();
         assert!(error.contains("libibverbs-that-nobody-has.so.9") && error.contains("rdma-core"), "{error}");
     }

@@ -126,7 +126,7 @@ impl Nic {
         }
     }
 
-    /// What the library says of a port.
+    /// What the library reports about a port.
     pub(crate) fn port(&self, port: u8) -> Result<IbvPortAttr> {
         // SAFETY: all bits zero are a value of this plain struct.
         let mut attributes: IbvPortAttr = unsafe { core::mem::zeroed() };
@@ -173,7 +173,7 @@ pub(crate) struct OpenPort {
     pub(crate) number: u8,
     /// Its address, as an index of its table.
     pub(crate) gid_index: u8,
-    /// What the library says of it now.
+    /// What the library reports about it now.
     pub(crate) live: IbvPortAttr,
 }
 
@@ -182,7 +182,7 @@ impl OpenPort {
     ///
     /// # Errors
     /// [`NicError::Library`] without `libibverbs`; [`NicError::NoNic`] for a NIC that it does not show, or a port that is not as the
-    /// kernel said; [`NicError::Limit`] for numbers that verbs have no bits for; [`NicError::Call`].
+    /// kernel said; [`NicError::Limit`] for numbers that do not fit the fields of verbs; [`NicError::Call`].
     pub(crate) fn open(chosen: &ChosenPort) -> Result<Self> {
         let (number, gid_index) = chosen.numbers()?;
         let nic = Nic::open_named(&Verbs::open()?, &chosen.nic.name)?;

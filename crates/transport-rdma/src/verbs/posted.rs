@@ -124,7 +124,7 @@ impl NicDriver for PostedDriver {
         self.limits
     }
 
-    /// The host knows of completions by memory of its own, and verbs have no request that reads the device's memory behind a read.
+    /// The host sees completions in its own memory, and verbs have no request that reads the device's memory after a read.
     fn read_order(&self) -> ReadOrder {
         order_from_host(&self.device, ReadOrder::Unordered)
     }

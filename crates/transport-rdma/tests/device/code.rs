@@ -43,7 +43,7 @@ static ONE: KernelUnit = KernelUnit {
     ],
 };
 
-/// Where NVRTC's Python wheel was unpacked, if somebody did.
+/// Where NVRTC's Python wheel is unpacked, if it is.
 fn all_tools() -> ToolSearch {
     #[expect(clippy::disallowed_methods, reason = "where the wheel lies differs by machine")]
     let named = std::env::var("ANABRANCH_TEST_PYTHON_SITE").unwrap_or_default();
@@ -103,7 +103,7 @@ fn kernels_for_amd_keep_the_ordering_rules() {
 }
 
 #[test]
-fn a_unit_says_its_provider_and_its_atomics() {
+fn a_unit_names_its_provider_and_atomics() {
     let host: Target = "host".parse().unwrap();
     for (spec, wanted) in [
         (KernelSpec::new(&ONE).with("RDMA_ATOMICS", 1), "RDMA_PROVIDER: 1 mlx5"),
@@ -229,7 +229,7 @@ fn lanes_ring_one_by_one_and_commit_in_the_loop_that_waits_for_it() {
 /// release out is seen to.
 #[test]
 #[ignore = "extended"]
-fn each_store_that_a_nic_waits_for_is_behind_a_release_of_those_before() {
+fn each_store_that_a_nic_waits_for_follows_a_release() {
     let mlx5 = ["RDMA_ENTRY_UNRELEASED", "RDMA_RECORD_UNRELEASED", "RDMA_DOORBELL_UNRELEASED"];
     let marked = ["RDMA_ENTRY_UNRELEASED", "RDMA_MARK_UNRELEASED", "RDMA_DOORBELL_UNRELEASED"];
     let plain = ["RDMA_ENTRY_UNRELEASED", "RDMA_DOORBELL_UNRELEASED"];
@@ -288,7 +288,7 @@ fn lanes_give_result_slots_back_in_the_loop_that_waits_for_them() {
 /// A kernel that fetches has one acquire more than its mutant, and has it between the wait for the completion and the value.
 #[test]
 #[ignore = "extended"]
-fn a_fetch_acquires_behind_its_completion() {
+fn a_fetch_acquires_after_its_completion() {
     for provider in Provider::ALL {
         let (spec, broken) = (fetch(provider, None), fetch(provider, Some("RDMA_FETCHED_UNACQUIRED")));
         for target in ["gfx942", "gfx950"] {

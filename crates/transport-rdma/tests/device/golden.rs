@@ -36,7 +36,7 @@ fn ring(bench: &Bench, slot: usize) -> Vec<u8> {
     read::<u8>(&bench.queues[0].ring).split_off(slot * 64)
 }
 
-/// Where values that nobody wants are put.
+/// Where unused values are put.
 fn discard(bench: &Bench) -> [u8; 8] {
     (bench.queues[0].results.address().0 + u64::from(bench.setup.entries) * 16).to_be_bytes()
 }
@@ -327,7 +327,7 @@ fn bnxt_entries_sequence_numbers_and_doorbell() {
 
 /// The dump reads a byte of the queue's results behind the read, and is what is told of and rung for.
 #[test]
-fn mlx5_puts_a_dump_behind_a_read_where_completions_need_one() {
+fn mlx5_posts_a_dump_after_a_read_where_completions_need_one() {
     let read_order = ReadOrder::Dumped;
     let bench = Bench::new(Setup { first: FIRST, read_order, ..Setup::new(Provider::Mlx5) });
     let (local, remote) = (bench.local.address().0, bench.remote.address().0);

@@ -172,9 +172,9 @@ fn every_masked_operation_of_both_sizes() {
 /// Mistakes in the order of things, and in what is written, for the providers that have such a thing.
 #[test]
 #[ignore = "extended"]
-fn broken_twins_are_noticed() {
+fn mutants_are_caught() {
     let setup = |provider| Setup { entries: 16, wave: 4, first: 0xff_ffe0, ..Setup::new(provider) };
-    // What a NIC stumbles over, or a value; a wait that ends in vain could be a slow machine.
+    // An error of the NIC, or a value; an expired wait could be a slow machine.
     let noticed = |provider, name: &str, waits: bool| {
         let edits = mutant(name);
         (0..20).any(|seed| {
@@ -209,7 +209,7 @@ fn broken_twins_are_noticed() {
 }
 
 #[test]
-fn a_failed_queue_pair_is_a_fault_that_says_which_entry_and_why() {
+fn a_failed_queue_pair_is_a_fault_with_its_entry_and_syndrome() {
     for provider in Provider::ALL {
         let setup = Setup { entries: 16, wave: 4, first: 0x1_0000, ..Setup::new(provider) };
         let bench = Bench::new(setup);
@@ -227,7 +227,7 @@ fn a_failed_queue_pair_is_a_fault_that_says_which_entry_and_why() {
                 assert!((0x1_0000..=0x1_0005).contains(&fault.expected), "{provider}");
             }
         }
-        assert!(outcomes.iter().any(|outcome| outcome.status == 1), "{provider}: nobody was told");
+        assert!(outcomes.iter().any(|outcome| outcome.status == 1), "{provider}: no error was reported");
         assert!(seen[0].lock().unwrap().stopped.as_ref().unwrap().contains("as told"), "{provider}");
         // What comes later does not begin.
         let later = bench.run(&bench.spec(), &[bench.ask(WRITE, 0, 0, 8)], 1, 8);
@@ -366,7 +366,7 @@ fn write_of(bench: &Bench) -> AskedRequest {
     AskedRequest { immediate: 0, ..bench.ask(WRITE, 0, 0, 8) }
 }
 
-/// A request of no bytes has no entry, and whoever waits for it goes on.
+/// A request of 0 bytes has no entry, and a wait for it returns.
 #[test]
 fn nothing_is_done_at_once() {
     let bench = Bench::new(Setup::new(Provider::Posted));

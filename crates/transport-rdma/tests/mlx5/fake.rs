@@ -117,7 +117,7 @@ impl Fake {
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         let (start, length) = *locked(&self.0.memory);
         assert!(offset + bytes.len() <= length, "within the memory");
-        // SAFETY: the test keeps the queue pair, whose memory stays registered; nobody else writes it.
+        // SAFETY: the test keeps the queue pair, whose memory stays registered; nothing else writes it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (start + offset) as *mut u8, bytes.len()) };
     }
 

@@ -3,7 +3,7 @@
 // An operation is what is put into a queue in one piece: copies and, behind them, a signal at the peer and a word of the queue's
 // own that says that everything so far is done. A lane
 // 1. takes room, by moving `reserved` on when the engine has read far enough: what is taken is never given back;
-// 2. writes what it passes over at the ring's end, its packets, and what fills its last unit. Nobody else writes there:
+// 2. writes what it passes over at the ring's end, its packets, and what fills its last unit. No other lane writes there:
 //    `reserved` gave each position to one lane, and the engine has left it;
 // 3. releases them at system scope, and with them what it copies from;
 // 4. waits until `committed` is where its operation starts: everything before is written and has been made known;
@@ -15,8 +15,8 @@
 // Steps 1 and 4 are one loop: lanes of a wave may run in lock step, and one that waits for its turn must not keep the lane
 // that it waits for from making its packets known (the loop's body does that, not what follows it).
 //
-// A lane whose wait ends in vain in step 1 has taken nothing. One that gives up in step 4 has taken room that it does not make
-// known: the engine never sees that operation nor any behind it, and the world is poisoned, so that nobody begins another one.
+// A lane whose wait expires in step 1 has taken nothing. One that gives up in step 4 has taken a range that it does not
+// submit: the engine never sees that operation nor any later one, and the world is poisoned, so that no lane begins another one.
 #pragma once
 
 #include "anabranch/prelude.h"

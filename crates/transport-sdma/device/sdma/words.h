@@ -14,7 +14,7 @@ enum class Tail : u32 {
     NOTHING = 0,
     SET = 1,  // two words, the low one first: a value that grows is never seen too large
     ADD = 2,
-    FLAG = 3,  // two words, the high one first: whoever sees the low one has the high one, too
+    FLAG = 3,  // two words, the high one first: a lane that sees the low one sees the high one, too
 };
 
 // What is put into a queue in one piece.

@@ -31,7 +31,7 @@ const RTLD_NOLOAD: c_int = 4;
 /// runtime must be open; a second copy of it is never loaded. Any thread; not collective.
 ///
 /// # Errors
-/// [`AmdError::NotMapped`]; [`AmdError::Symbols`] for a library that is no such runtime; [`AmdError::NoWay`], which says of each
+/// [`AmdError::NotMapped`]; [`AmdError::Symbols`] for a library that is no such runtime; [`AmdError::NoWay`], which reports about each
 /// way what it lacks; [`AmdError::Call`] if the runtime refuses to be used.
 pub fn open_driver() -> AmdResult<Arc<dyn Driver>> {
     let (name, library) = mapped()?;

@@ -34,13 +34,13 @@ pub struct DriverNode {
 pub enum RingPlace {
     /// In memory of the host.
     Host,
-    /// In the GPU's memory, which the host writes over PCIe: whoever submits from the host must see to it that its words are
+    /// In the GPU's memory, which the host writes over PCIe: a submitting host thread must ensure that its words are
     /// there before the doorbell (a store fence, and a read back).
     Device,
 }
 
-/// A queue on an engine. Addresses are valid on the host and on the GPU alike, the doorbell on the GPU only if it says so. Who has
-/// one may free what it names, so nobody outside puts one together.
+/// A queue on an engine. Addresses are valid on the host and on the GPU alike, the doorbell on the GPU only if it says so. An
+/// owner may free what it names, so code outside cannot construct one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DriverQueue {
     /// The library's name for it.
@@ -83,7 +83,7 @@ impl DriverQueue {
     }
 }
 
-/// Makes queues on chosen engines of the GPUs of this process. Any thread, any number at once; not collective. What it says of a
+/// Makes queues on chosen engines of the GPUs of this process. Any thread, any number at once; not collective. What it reports about a
 /// queue is believed: the host reads and writes at its addresses. It cannot be implemented outside this crate.
 pub trait Driver: Send + Sync + fmt::Debug {
     /// Which functions of which library, for people.
@@ -92,7 +92,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// The runtime's view of a GPU of the tree, found by domain and location.
     ///
     /// # Errors
-    /// [`super::AmdError::NotShown`] if the runtime leaves the GPU out, [`super::AmdError::ShownSeveralTimes`] if it does not tell it
+    /// [`super::AmdError::NotShown`] if the runtime leaves the GPU out, [`super::AmdError::ShownSeveralTimes`] if it does not distinguish it
     /// from others; [`super::AmdError::Call`].
     fn node(&self, gpu: &Gpu) -> AmdResult<DriverNode>;
 
@@ -104,10 +104,10 @@ pub trait Driver: Send + Sync + fmt::Debug {
     fn create(&self, node: DriverNode, engine: u32, ring_bytes: u64) -> AmdResult<DriverQueue>;
 
     /// Takes a queue of this driver away, then its ring. The engine no longer reads or writes any of its addresses after that.
-    /// Nobody may use them any more when this is called.
+    /// They must not be in use when this is called.
     ///
     /// # Errors
-    /// [`super::AmdError::Call`]. What failed, and what would have come behind it, stays until the process ends: a ring is never
+    /// [`super::AmdError::Call`]. What failed, and every later step, stays until the process ends: a ring is never
     /// freed while its queue may exist.
     fn destroy(&self, queue: DriverQueue) -> AmdResult<()>;
 }

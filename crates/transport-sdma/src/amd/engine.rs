@@ -11,7 +11,7 @@ use crate::device_queue::{EngineWords, QueueEngine};
 use crate::queue::Port;
 use crate::ring::Ring;
 
-/// An engine in hardware behind a queue of its own.
+/// A hardware engine with its own queue.
 ///
 /// The host's port keeps the queue too: it is taken away when this and all its ports are gone.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl QueueEngine for AmdEngine {
         format!("copy engine {} ({})", self.queue.engine(), self.queue.reason())
     }
 
-    /// Hardware stops and says nothing: who waits for it has a deadline.
+    /// Hardware stops silently: waits for it have a deadline.
     fn stopped(&self) -> Option<String> {
         None
     }

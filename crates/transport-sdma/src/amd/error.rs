@@ -63,7 +63,7 @@ pub enum AmdError {
     },
     /// An address that means several nodes.
     #[error(
-        "{asked} means {partitions} nodes, partitions of a GPU: name one that the kernel tells from the others"
+        "{asked} means {partitions} nodes, partitions of a GPU: name one that the kernel driver distinguishes"
     )]
     Partitioned {
         /// What was asked for.
@@ -79,7 +79,7 @@ pub enum AmdError {
         /// The node of the peer.
         destination_node: u32,
     },
-    /// Nothing says which engines serve a peer.
+    /// It is unknown which engines serve a peer.
     #[error(
         "no engine is known for copies from node {source_node} to node {destination_node}: {file} recommends none, and \
          the table of engines does not describe this machine: {why}",
@@ -193,7 +193,7 @@ pub enum AmdError {
         shown: Vec<GpuAddress>,
     },
     /// The runtime shows several GPUs at one place, so that none of them can be meant.
-    #[error("{origin} shows {count} GPUs at {gpu}: partitions that it does not tell apart")]
+    #[error("{origin} shows {count} GPUs at {gpu}: partitions that it does not distinguish")]
     ShownSeveralTimes {
         /// The functions asked.
         origin: String,
@@ -272,7 +272,7 @@ pub enum AmdError {
         in_use: u32,
         /// Queues that it holds.
         queues_per_engine: u32,
-        /// What the driver said; `None` if it was not asked, because this world's queues fill the engine.
+        /// The driver's answer; `None` if it was not asked, because this world's queues fill the engine.
         source: Option<Box<AmdError>>,
     },
     /// A queue whose doorbell kernels cannot ring.
@@ -283,7 +283,7 @@ pub enum AmdError {
         /// The engine.
         engine: u32,
     },
-    /// What the crate says of packets and rings.
+    /// What the crate reports about packets and rings.
     #[error(transparent)]
     Words(#[from] crate::Error),
     /// A ring that cannot be.
@@ -297,7 +297,7 @@ pub enum AmdError {
         most: u64,
     },
     /// Something failed, and giving back what had been made failed too. It stays until the process ends.
-    #[error("what had been made before a failure could not be given back: {undo}")]
+    #[error("resources created before a failure could not be freed: {undo}")]
     Undo {
         /// What failed first.
         #[source]
@@ -306,7 +306,7 @@ pub enum AmdError {
         undo: Box<AmdError>,
     },
     /// The engines have been closed.
-    #[error("the engines of the GPU at {gpu} have been closed: no queue is made any more")]
+    #[error("the engines of the GPU at {gpu} have been closed: no queue can be created")]
     Closed {
         /// The GPU.
         gpu: GpuAddress,

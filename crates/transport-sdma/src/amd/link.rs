@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// What a link is made of; numbers of `HSA_IOLINKTYPE` in `hsakmttypes.h`.
+/// The kind of a link; numbers of `HSA_IOLINKTYPE` in `hsakmttypes.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkKind {
@@ -41,7 +41,7 @@ pub struct Link {
     pub file: PathBuf,
     /// The node at its other end, in the numbering of the tree.
     pub to: u32,
-    /// What it is made of.
+    /// Its kind.
     pub kind: LinkKind,
     /// Engines that the kernel recommends for it, a bit for each: the property `recommended_sdma_engine_id_mask`. `None` if the
     /// kernel does not know the property (it came with KFD 1.17) or recommends nothing.

@@ -73,7 +73,7 @@ impl AmdEngines {
     /// The engines that queues to a peer (or, for `None`, within the GPU) would be made on, one for each channel, and why.
     ///
     /// # Errors
-    /// Those of [`choose`](chooser::choose); [`AmdError::NoSuchGpu`] or [`AmdError::Partitioned`] for the peer.
+    /// The errors of [`choose`](chooser::choose); [`AmdError::NoSuchGpu`] or [`AmdError::Partitioned`] for the peer.
     pub fn choices(&self, destination: Option<&GpuAddress>, channels: u32) -> AmdResult<Vec<Choice>> {
         let destination = match destination {
             Some(address) => self.topology.find(address)?,
@@ -100,7 +100,7 @@ impl AmdEngines {
     /// Makes the queue of a channel to a peer, or within the GPU for `None`. Its ring is empty, and its pointers are zero.
     ///
     /// # Errors
-    /// Those of [`choices`](Self::choices) for `channel + 1` channels, before anything is made; [`AmdError::Exhausted`] if the
+    /// The errors of [`choices`](Self::choices) for `channel + 1` channels, before anything is made; [`AmdError::Exhausted`] if the
     /// engine holds no more queues, or the driver says what a full engine makes it say; [`AmdError::Closed`]; those of
     /// [`Driver::create`].
     pub fn create(&self, destination: Option<&GpuAddress>, channel: u32) -> AmdResult<AmdQueue> {
@@ -246,10 +246,10 @@ impl AmdQueue {
         &self.choice.reason
     }
 
-    /// Takes the queue away and says how that went, which dropping it only logs.
+    /// Destroys the queue and returns the error, which dropping it only logs.
     ///
     /// # Errors
-    /// Those of [`Driver::destroy`]; what is lost then stays until the process ends, and the engine's slot with it.
+    /// The errors of [`Driver::destroy`]; what is lost then stays until the process ends, and the engine's slot with it.
     pub fn close(mut self) -> AmdResult<()> {
         self.give_back()
     }

@@ -56,7 +56,7 @@ pub trait Thunk: Send + Sync + fmt::Debug {
     /// Version of the kernel driver (`hsaKmtGetVersion`).
     ///
     /// # Errors
-    /// As the trait says.
+    /// As the trait states.
     fn version(&self) -> AmdResult<KfdVersion>;
 
     /// The node of a GPU in the thunk's own numbering.
@@ -70,13 +70,13 @@ pub trait Thunk: Send + Sync + fmt::Debug {
     /// `bytes` is a multiple of 4096.
     ///
     /// # Errors
-    /// As the trait says.
+    /// As the trait states.
     fn allocate(&self, node: u32, bytes: u64) -> AmdResult<Allocation>;
 
     /// Makes memory reachable for the GPU (`hsaKmtMapMemoryToGPU`).
     ///
     /// # Errors
-    /// As the trait says.
+    /// As the trait states.
     fn map(&self, memory: &Allocation) -> AmdResult<()>;
 
     /// Makes a queue on an engine (`hsaKmtCreateQueueExt` with `HSA_QUEUE_SDMA_BY_ENG_ID`).
@@ -88,25 +88,25 @@ pub trait Thunk: Send + Sync + fmt::Debug {
     /// Whether an address of this process is mapped for the GPU under the same value (`hsaKmtQueryPointerInfo`).
     ///
     /// # Errors
-    /// As the trait says.
+    /// As the trait states.
     fn reaches(&self, address: u64) -> AmdResult<bool>;
 
     /// Takes a queue away (`hsaKmtDestroyQueue`).
     ///
     /// # Errors
-    /// As the trait says; the queue may still exist.
+    /// As the trait states; the queue may still exist.
     fn destroy_queue(&self, queue: &QueueToken) -> AmdResult<()>;
 
     /// Takes memory from the GPU (`hsaKmtUnmapMemoryToGPU`).
     ///
     /// # Errors
-    /// As the trait says; the GPU may still reach it.
+    /// As the trait states; the GPU may still reach it.
     fn unmap(&self, memory: &Allocation) -> AmdResult<()>;
 
     /// Frees memory (`hsaKmtFreeMemory`).
     ///
     /// # Errors
-    /// As the trait says.
+    /// As the trait states.
     fn free(&self, memory: Allocation) -> AmdResult<()>;
 }
 

@@ -301,8 +301,8 @@ fn takes_all(
 }
 
 #[test]
-fn each_broken_producer_is_caught() {
-    let twins: [(&str, Submit); 6] = [
+fn each_mutant_of_the_producer_is_caught() {
+    let mutants: [(&str, Submit); 6] = [
         ("out of order", out_of_order),
         ("in two", in_two),
         ("fence first", fence_first),
@@ -310,8 +310,8 @@ fn each_broken_producer_is_caught() {
         ("rings first", rings_first),
         ("takes all", takes_all),
     ];
-    for (name, twin) in twins {
-        let caught = (0..200).any(|_| race(256, 3, 50, 9, twin).is_err());
+    for (name, mutant) in mutants {
+        let caught = (0..200).any(|_| race(256, 3, 50, 9, mutant).is_err());
         assert!(caught, "{name}");
     }
 }
@@ -419,7 +419,7 @@ proptest! {
         for (who, words, engine_steps) in steps {
             go(who % (producers + 1), words, engine_steps, true)?;
         }
-        // Whoever has begun comes to an end, whoever is before it.
+        // A producer that has begun ends, whichever is before it.
         for _ in 0..3 * producers {
             for who in 0..producers {
                 go(who, 0, 0, false)?;
@@ -453,14 +453,14 @@ fn no_words_are_no_operation() {
     let ring = Ring::new(64).unwrap();
     let shared = Shared::new(ring);
     let queue = Queue::new(ring, &shared);
-    // Somebody else has taken room, and does not come on.
+    // Another producer has taken a range, and does not continue.
     queue.reserve(8, &mut || false).unwrap();
     assert_eq!(queue.submit(&[], || false), Ok(32));
     assert_eq!((queue.committed(), shared.doorbell.load(Ordering::Relaxed)), (0, 0));
 }
 
 #[test]
-fn a_queue_that_nobody_reads_is_full_and_goes_on_when_somebody_does() {
+fn an_unread_queue_fills_until_it_is_read() {
     let ring = Ring::new(128).unwrap();
     let shared = Shared::new(ring);
     let queue = Queue::new(ring, &shared);
@@ -480,7 +480,7 @@ fn a_queue_that_nobody_reads_is_full_and_goes_on_when_somebody_does() {
 }
 
 #[test]
-fn a_producer_that_never_comes_back_fails_the_queue_for_those_behind_it() {
+fn a_stuck_producer_fails_the_queue_for_later_producers() {
     let ring = Ring::new(256).unwrap();
     let shared = Shared::new(ring);
     let queue = Queue::new(ring, &shared);

@@ -19,7 +19,7 @@ pub(super) fn choices(
     choice: Choice,
     tally: &mut Tally,
 ) -> Result<Vec<Choice>> {
-    if !communicator.is_across_machines() {
+    if !communicator.is_internode() {
         return Ok(vec![choice]);
     }
     let shape = trial.shape(communicator.size());

@@ -5,7 +5,7 @@ use anabranch_ranks::GroupRank;
 use super::{Case, UNTOUCHED, put};
 use anabranch_ccl::Collective;
 
-/// Bytes before, between and behind buffers that nobody may touch.
+/// Bytes before, between and behind buffers that must stay untouched.
 const CANARY: u64 = 64;
 
 /// Where a case's buffers are: at the same offsets on all members.
@@ -53,7 +53,7 @@ impl Layout {
         Self { input, output, end: end + canary }
     }
 
-    /// What memory holds before the call: the member's input, where the call reads one, between bytes that nobody may touch.
+    /// What memory holds before the call: the member's input, where the call reads one, between bytes that must stay untouched.
     pub fn image(&self, case: &Case, input: &[u8], me: GroupRank) -> Vec<u8> {
         let mut image = vec![UNTOUCHED; self.end as usize];
         if case.collective != Collective::Scatter || me == case.root {

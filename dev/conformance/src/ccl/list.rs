@@ -20,7 +20,7 @@ use anabranch_ccl::{LocationKind, Tensor};
 
 pub use fill::FilledList;
 
-/// Bytes before, between and behind tensors that nobody may touch.
+/// Bytes before, between and behind tensors that must stay untouched.
 const CANARY: u64 = 64;
 
 /// Kinds of memory, each with a buffer of its own.
@@ -164,7 +164,7 @@ impl ListCase {
     /// have none.
     ///
     /// # Errors
-    /// Those of [`Communicator::prepare_as`] and [`Communicator::launch`].
+    /// The errors of [`Communicator::prepare_as`] and [`Communicator::launch`].
     pub fn launch(
         &self,
         communicator: &mut Communicator,

@@ -38,7 +38,7 @@ pub use sweep::{Form, Level, Point, Sweep, run_points, sweep};
 pub use tally::{LeftOut, Tally};
 pub use trial::{FilledTrial, Trial};
 
-/// What bytes are that nobody may touch.
+/// The value of bytes that must stay untouched.
 const UNTOUCHED: u8 = 0xa5;
 
 /// One call on all members.
@@ -252,7 +252,7 @@ pub fn fill(communicator: &Communicator, scratch: &mut Scratch, case: &Case) -> 
 /// eager call of the same collective, type and algorithm. Collective over the communicator's group.
 ///
 /// # Errors
-/// Those of [`Communicator::prepare_as`] and [`Communicator::launch`].
+/// The errors of [`Communicator::prepare_as`] and [`Communicator::launch`].
 pub fn launch(
     communicator: &mut Communicator,
     scratch: &Scratch,
@@ -336,7 +336,7 @@ pub fn run(
 /// [`run`], done in a certain way.
 ///
 /// # Errors
-/// Those of [`run`] and of [`Communicator::prepare_as`].
+/// The errors of [`run`] and of [`Communicator::prepare_as`].
 pub fn run_as(
     communicator: &mut Communicator,
     scratch: &mut Scratch,

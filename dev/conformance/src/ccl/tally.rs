@@ -39,7 +39,7 @@ impl Tally {
             // How many machines depends on the group.
             Error::Unmapped { instead, .. } => {
                 format!(
-                    "it goes through memory that all members map, and members are on several machines: {instead}"
+                    "it goes through memory that all members map, and members are on several nodes: {instead}"
                 )
             }
             other => other.to_string(),

@@ -127,7 +127,7 @@ impl Trial {
     /// the communicator's group. The works of this member.
     ///
     /// # Errors
-    /// Those of [`Communicator::prepare_as`] and [`Communicator::launch`].
+    /// The errors of [`Communicator::prepare_as`] and [`Communicator::launch`].
     pub fn launch(
         &self,
         communicator: &mut Communicator,

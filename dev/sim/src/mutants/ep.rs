@@ -12,7 +12,7 @@ const INVALID: HeldBy = NotNeeded(
 );
 
 const RECORD: HeldBy = NotNeeded(
-    "Whoever is first writes the record for the host, which looks when the kernel is over; atomic, as blocks give a rank up at once.",
+    "The first block writes the record for the host, which reads it when the kernel is over; atomic, as several blocks may mask a rank at once.",
 );
 const ZEROS: HeldBy = NotNeeded(
     "After a fault: every block that saw it writes the same zeros, at once, so they are atomics. They are read when the kernel is over.",
@@ -20,7 +20,7 @@ const ZEROS: HeldBy = NotNeeded(
 
 /// What dispatch and combine give to engines, on worlds whose engines are slow, stall, or have tiny rings.
 const BY_ENGINE: HeldBy = Test(
-    "crates/ep/tests/engine.rs::broken_twins_are_caught: the mutants of its own, and every row against the oracle",
+    "crates/ep/tests/engine.rs::mutants_are_caught: the mutants of its own, and every row against the oracle",
 );
 /// Flags after copies of streams.
 const BEHIND_COPIES: HeldBy = Test(
@@ -46,7 +46,7 @@ pub(super) const FILES: &[File] = &[
             ("exchange_words", "flag_store", Mutants(&["COUNT_TWO_WORDS"])),
             ("exchange_words", "wait_until", Mutants(&["COUNT_UNWAITED"])),
             ("exchange_words", "block_barrier", Mutants(&["COUNT_NO_BARRIER"])),
-            ("count_and_tell", "arrive_is_last", Mutants(&["TALLY_TOLD_EARLY"])),
+            ("count_and_exchange", "arrive_is_last", Mutants(&["TALLY_TOLD_EARLY"])),
         ],
     },
     File {
@@ -158,7 +158,7 @@ pub(super) const FILES: &[File] = &[
             ("is_masked", "flag_load", Mutants(&["MASK_NOT_SET"])),
             ("mask_rank", "fetch_add_device", RECORD),
             ("mask_rank", "flag_store", Mutants(&["MASK_NOT_SET"])),
-            // Also where nobody is masked.
+            // Also where no rank is masked.
             ("await_flag", "wait_until", Mutants(&["NO_WAIT", "EPOCH_LOOSE", "COMBINE_WAITS_FOR_ITSELF"])),
             ("await_rank", "wait_for", Mutants(&["EPOCH_LOOSE"])),
             ("await_rank", "flag_load_for_wait", Mutants(&["EPOCH_LOOSE"])),

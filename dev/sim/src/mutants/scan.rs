@@ -239,7 +239,7 @@ ANABRANCH_KERNEL(computes, Args, 64) { grid.block_barrier(); }
     }
 
     #[test]
-    fn kernels_that_communicate_are_told_from_those_that_do_not() {
+    fn communicating_kernels_are_distinguished() {
         assert_eq!(kernels(SOURCE), ["tells", "computes"]);
         assert!(communicates("tells", SOURCE, &[]));
         assert!(!communicates("computes", SOURCE, &[]));

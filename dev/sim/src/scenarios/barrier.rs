@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn a_member_that_never_comes_is_named() {
         let jit = scratch::jit();
-        // Whoever gives up orders nothing: what comes behind its barrier races.
+        // A rank that gives up orders nothing: accesses after its barrier race.
         let case = Case { values_only: true, ..Case::new(Protocol::Barrier, 3) };
         let mut barrier = Barrier::new(case.clone(), &mut Kernels::new(&jit, &case)).unwrap();
         for seed in 0..100 {

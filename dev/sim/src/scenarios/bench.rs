@@ -21,7 +21,7 @@ use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
 pub(crate) const WAVE: u32 = 4;
 /// How long a wait may take, in virtual time: far longer than any run.
 pub(crate) const BUDGET_NS: u64 = 1_000_000_000_000;
-/// What memory holds before a run where nobody is promised zeros, and what must stand where nobody writes.
+/// What memory holds before a run where zeros are not promised, and after it where nothing was written.
 pub(crate) const UNTOUCHED: u8 = 0xcb;
 /// The group's number in fault records.
 const GROUP: u64 = 5;

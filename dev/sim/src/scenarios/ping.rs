@@ -31,7 +31,7 @@ impl Ping {
         }
         let threads = case.waves * WAVE;
         let units = case.tokens.min(UNITS_A_THREAD * threads);
-        // Flags, what is sent, what comes, and a unit that nobody touches.
+        // Flags, what is sent, what comes, and a unit that must stay untouched.
         let heap = Self::outgoing(&case) + u64::from(2 * units + 1) * 16;
         let bench = Bench::new(&case, case.ranks * threads, heap, 16)?;
         let kernel = kernels.load(KernelSpec::new(&P2P_UNIT), "anabranch_p2p_ping")?;

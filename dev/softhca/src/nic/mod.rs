@@ -110,7 +110,7 @@ impl Nic {
             queue.alive().store(false, Ordering::Release);
         }
         queues.retain(|queue| queue.number() != number);
-        // Nobody misses a socket that is not there.
+        // A socket that does not exist is no error.
         let _ = std::fs::remove_file(self.socket(number));
     }
 

@@ -181,7 +181,7 @@ fn the_damaged_entry_is_counted() {
 }
 
 #[test]
-fn behind_an_error_entries_are_flushed() {
+fn after_an_error_entries_are_flushed() {
     let failure = Failure { from_request: 2, syndrome: 0x12 };
     let mut bench = Bench::connected("flush", &Controls { failure: Some(failure), ..Controls::default() });
     bench.post(8, |_| {});
@@ -213,7 +213,7 @@ fn dump(entry: &mut [u8], bytes: u8) {
 }
 
 #[test]
-fn a_dump_is_told_of_behind_the_read_before_it_and_moves_nothing() {
+fn a_dump_completes_after_the_earlier_read_and_moves_nothing() {
     let mut bench = Bench::connected("dump", &Controls::default());
     // A read from the third word to the first, of which nothing is told.
     bench.post(8, |entry| (entry[3], entry[11]) = (0x10, 0));
@@ -227,7 +227,7 @@ fn a_dump_is_told_of_behind_the_read_before_it_and_moves_nothing() {
 }
 
 #[test]
-fn a_dump_behind_a_read_that_failed_is_flushed() {
+fn a_dump_after_a_failed_read_is_flushed() {
     let failure = Failure { from_request: 1, syndrome: 0x13 };
     let mut bench =
         Bench::connected("dump-late", &Controls { failure: Some(failure), ..Controls::default() });
@@ -240,7 +240,7 @@ fn a_dump_behind_a_read_that_failed_is_flushed() {
 
 #[test]
 fn a_dump_reads_memory_of_its_own_side_alone() {
-    // Nobody is there to ask.
+    // There is no peer to ask.
     let mut bench = Bench::new("dump-alone", &Controls::default());
     bench.nic.connect(NUMBER, NUMBER + 1);
     bench.post(8, |entry| dump(entry, 32));

@@ -5,10 +5,10 @@
 #[non_exhaustive]
 pub enum Wrong {
     /// The blocks are as the NIC left them.
-    #[error("the entry was not written since the NIC was done with its blocks")]
+    #[error("the entry was not written since the NIC completed its blocks")]
     NotRewritten,
     /// No entry has this code.
-    #[error("opcode {opcode:#04x} with modifier {modifier:#x} is none that this NIC does")]
+    #[error("opcode {opcode:#04x} with modifier {modifier:#x} is not supported by this NIC")]
     Opcode {
         /// The code.
         opcode: u32,
@@ -40,7 +40,7 @@ pub enum Wrong {
         message: u64,
     },
     /// A value that means nothing.
-    #[error("{field} {value} means nothing")]
+    #[error("{field} {value} is undefined")]
     Meaning {
         /// Which.
         field: &'static str,

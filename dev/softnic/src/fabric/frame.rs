@@ -77,7 +77,7 @@ impl Body {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadFrame {
     /// More than there may be.
-    #[error("a frame of {bytes} bytes, where {most} can be")]
+    #[error("a frame of {bytes} bytes; the maximum is {most}")]
     Long {
         /// Bytes that it claims.
         bytes: usize,
@@ -85,7 +85,7 @@ pub(crate) enum BadFrame {
         most: usize,
     },
     /// It ends too early or too late, or has a number that means nothing.
-    #[error("a frame whose {what} means nothing")]
+    #[error("a frame with an undefined {what}")]
     Meaning {
         /// Which part.
         what: &'static str,

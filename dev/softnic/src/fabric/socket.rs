@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 pub enum Listen {
     /// A unix socket with a name that is no file's (Linux). Processes of other users are refused.
     Abstract,
-    /// A unix socket in a folder that nobody else may enter (mode 0700, of this user), such as `$XDG_RUNTIME_DIR`.
+    /// A unix socket in a folder that no other user may enter (mode 0700, of this user), such as `$XDG_RUNTIME_DIR`.
     Folder(PathBuf),
     /// A port of this address that the system picks. Connections to others leave from this address too.
     Tcp(IpAddr),
@@ -129,7 +129,7 @@ impl Listener {
     }
 }
 
-/// A folder of this user's that nobody else may enter.
+/// A folder of this user's that no other user may enter.
 fn private(folder: &Path) -> io::Result<()> {
     let about = std::fs::metadata(folder)?;
     // The low six bits are those of the group and of others.

@@ -29,7 +29,7 @@ const MOST_WAITING: usize = 8 << 20;
 /// Connections that have not said who they are, and how long they have for it.
 const MOST_STRANGERS: usize = 64;
 const HELLO_TIME: Duration = Duration::from_secs(5);
-/// Bytes that one read takes, and reads of a connection in one look: a NIC that sends without end keeps nobody from the others.
+/// Bytes that one read takes, and reads of a connection in one look: a NIC that sends without end does not block the others.
 const READ: usize = 256 << 10;
 const READS: usize = 16;
 /// Reads of a connection whose other end has gone: more than sockets hold.
@@ -174,7 +174,7 @@ impl StreamPort {
 
     /// Reads a connection that another NIC made until nothing more is there, so many times at most.
     fn receive(&mut self, place: usize, reads: usize) {
-        // A number is one NIC's: a second connection under it is somebody else's.
+        // A number is one NIC's: a second connection with it is another NIC's.
         let taken: Vec<NicNumber> = if self.incoming[place].from.is_some() {
             Vec::new()
         } else {

@@ -48,7 +48,7 @@ pub struct Traffic {
     pub atomics: u64,
 }
 
-/// Events of the fabric that one turn looks at, so that a peer which sends without end keeps nobody from the NIC.
+/// Events of the fabric that one turn looks at, so that a peer which sends without end does not block the others.
 const EVENTS: usize = 1024;
 
 /// What all queue pairs of a NIC share while they take a turn.
@@ -139,7 +139,7 @@ impl Machine {
         if let Some(register) = &mut self.register {
             match register.listen(self.memory.as_ref()) {
                 Ok(heard) => did |= heard,
-                // Its memory goes behind the last queue pair's, so nobody rings any more.
+                // Its memory is freed after the last queue pair's, so no doorbell is rung any more.
                 Err(gone) => {
                     tracing::warn!(%gone, "the doorbell register of a NIC in software");
                     self.register = None;

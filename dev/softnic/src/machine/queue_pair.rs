@@ -95,7 +95,7 @@ impl QueuePair {
     }
 
     /// A frame came. A peer that keeps to its `window` has no more than that many requests here; what is beyond is lost, and the
-    /// patience of whoever sent it ends.
+    /// patience of its sender ends.
     pub(crate) fn take(&mut self, from: NicNumber, frame: Frame, window: u32) {
         let Some(peer) = self.peer else {
             if self.early.len() < window as usize {
@@ -343,7 +343,7 @@ impl QueuePair {
 
     /// Tells that entries are flushed: those that were fetched, and what is posted later.
     fn flush(&mut self, context: &mut Context<'_>) -> bool {
-        // Whatever is said at the doorbell now: nobody reads the entries any more.
+        // The entries are not read any more, whatever the doorbell holds.
         let fetched = self.flushed.pop_front();
         let Some(position) = fetched.or_else(|| self.ring.rung_anew(context.memory)) else { return false };
         let told = self.ring.tell_failure(context.memory, position, Syndrome::Flushed, 0);

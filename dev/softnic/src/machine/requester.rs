@@ -69,7 +69,7 @@ const STAYS: u32 = 20_000;
 
 impl Requester {
     pub(super) fn take(&mut self, sequence: u64, body: Body) {
-        // More than one for each frame is nobody's answer.
+        // More than one for each frame answers nothing.
         if self.answers.len() < self.open.len() {
             self.answers.push_back((sequence, body));
         }

@@ -7,7 +7,7 @@ use super::placing::{NotPlaced, Piece, Placing};
 use crate::fabric::{Body, Frame};
 use crate::syndrome::Syndrome;
 
-/// Immediate values of a NIC that nobody has taken.
+/// Immediate values of a NIC that were not consumed.
 const MOST_IMMEDIATES: usize = 1 << 16;
 
 /// What came of one look at the peer's requests.

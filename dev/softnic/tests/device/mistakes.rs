@@ -59,15 +59,15 @@ fn run(provider: Provider, mistake: Option<&str>, adversary: Option<Adversary>) 
 /// Mutants of what is written, as far as mlx5 has it, and what the NIC says to each; nothing where only the values tell.
 const MISTAKES: [(&str, &str, &[&str]); 10] = [
     ("CODEC_SLOT_FOR_INDEX", "the slot for the index", &["index"]),
-    ("CODEC_UNTOLD", "no completion asked for", &["asks for no completion"]),
-    ("CODEC_NO_RECORD", "no record", &["and its record of those up to 0"]),
+    ("CODEC_UNTOLD", "no completion asked for", &["requests no completion"]),
+    ("CODEC_NO_RECORD", "no record", &["its record entries up to 0"]),
     ("CODEC_LITTLE_ENDIAN_RECORD", "a little-endian record", &["high half of the doorbell record"]),
     ("CODEC_DOORBELL_OF_THE_FIRST", "the doorbell of the ring's beginning", &["doorbell"]),
     // The doorbell says how long the entry is, too.
     (
         "CODEC_ONE_SEGMENT_MORE",
         "a segment more",
-        &["units", "the doorbell tells of entries up to position 2, and its record of those up to 1"],
+        &["units", "the doorbell announces entries up to position 2, its record entries up to 1"],
     ),
     ("CODEC_NOT_INLINE", "no inline bit", &[]),
     ("CODEC_IMMEDIATE_ORDER", "the immediate's order", &[]),
@@ -75,7 +75,7 @@ const MISTAKES: [(&str, &str, &[&str]); 10] = [
     (
         "CODEC_RECORD_OF_BLOCKS_MORE",
         "a record of more blocks",
-        &["the doorbell record tells of entries", "the entry at position", "the producer is"],
+        &["the doorbell record announces entries", "the entry at position", "the producer is"],
     ),
 ];
 
@@ -90,7 +90,7 @@ fn without_a_mistake_all_is_well() {
 
 /// The same for others.
 const OF_BNXT: [(&str, &str, &[&str]); 5] = [
-    ("CODEC_UNTOLD", "no completion asked for", &["asks for no completion"]),
+    ("CODEC_UNTOLD", "no completion asked for", &["requests no completion"]),
     ("CODEC_IMMEDIATE_ORDER", "the immediate's order", &[]),
     ("CODEC_OPERAND_ORDER", "the operands' order", &[]),
     ("CODEC_STALE_SEQUENCE", "packet numbers that do not go on", &["the first packet in the sequence table"]),
@@ -102,7 +102,7 @@ const OF_BNXT: [(&str, &str, &[&str]); 5] = [
     ),
 ];
 const OF_IONIC: [(&str, &str, &[&str]); 4] = [
-    ("CODEC_UNTOLD", "no completion asked for", &["asks for no completion"]),
+    ("CODEC_UNTOLD", "no completion asked for", &["requests no completion"]),
     ("CODEC_IMMEDIATE_ORDER", "the immediate's order", &[]),
     ("CODEC_OPERAND_ORDER", "the operands' order", &[]),
     ("CODEC_STALE_COLOUR", "a colour that stays", &["colour"]),

@@ -66,7 +66,7 @@ fn doorbells_that_are_one_store_are_missed() {
             // The record tells of entries that no doorbell told of.
             Provider::Mlx5 => {
                 assert!(
-                    stopped.iter().all(|why| why.contains("the doorbell record tells of")),
+                    stopped.iter().all(|why| why.contains("the doorbell record announces")),
                     "{stopped:?}"
                 );
                 assert_eq!(faults, [device::PHASE_NIC_ERROR]);

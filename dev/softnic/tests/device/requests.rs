@@ -22,7 +22,7 @@ pub(super) fn configs(seeds: u64) -> Vec<SoftNicConfig> {
 }
 
 #[test]
-fn every_request_does_what_it_says() {
+fn every_request_has_its_effect() {
     for config in configs(6) {
         every_request(config);
     }

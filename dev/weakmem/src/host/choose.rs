@@ -1,4 +1,4 @@
-//! Who is next, and what happens when nobody can go on.
+//! Who is next, and what happens when no entity can continue.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use super::entity::{Entity, Now, What};
 use super::{SeededError, SeededFailure, State, Turn, Turns};
 use crate::world::World;
 
-/// That a kernel whose lanes have ended ends when somebody gives up the turn, parts of 256.
+/// Probability that a kernel whose lanes have ended ends when a turn is given up, parts of 256.
 const END: u32 = 6;
 /// The first step of the clock while kernels poll in vain; it doubles until something happens.
 const FIRST_REST_NS: u64 = 1_000;
 
-/// What a look at a machine in which nobody can go on came to.
+/// The outcome for a machine in which no entity can continue.
 enum Found {
     /// Something has changed.
     Again,
@@ -38,7 +38,7 @@ impl Turns {
                 Found::Rest => break,
             }
         }
-        Turn::Nobody
+        Turn::Idle
     }
 
     fn ready(&self, state: &State, world: &mut World) -> Option<Turn> {
@@ -103,7 +103,7 @@ impl Turns {
         state.changes += 1;
     }
 
-    /// Nobody can go on as things are: first stores arrive, then kernels end, then every load reads the latest, then the
+    /// No entity can continue as things are: first stores arrive, then kernels end, then every load reads the latest, then the
     /// clock moves, to the next deadline or by doubling steps while kernels poll.
     fn move_on(&self, state: &mut State, world: &mut World) -> Found {
         if world.settle_one() {
@@ -141,7 +141,7 @@ impl Turns {
             self.advance(state, world, at.saturating_sub(now.ns), 0);
             return Found::Again;
         }
-        self.nobody_ever(state, world)
+        self.all_wait_forever(state, world)
     }
 
     fn advance(&self, state: &mut State, world: &mut World, ns: u64, lanes: usize) {
@@ -155,7 +155,7 @@ impl Turns {
     }
 
     /// All wait, none with a deadline.
-    fn nobody_ever(&self, state: &mut State, world: &World) -> Found {
+    fn all_wait_forever(&self, state: &mut State, world: &World) -> Found {
         let threads = |entity: &Entity| matches!(&entity.what, What::Seat(seat) if !seat.servant);
         if !state.entities.values().any(threads) {
             return Found::Rest;
@@ -197,7 +197,7 @@ impl State {
         self.entities.values().filter(polls).count()
     }
 
-    /// The earliest time at which somebody can go on who cannot now.
+    /// The earliest time at which a blocked entity can continue.
     fn next_deadline(&self, world: &World, now_ns: u64) -> Option<u64> {
         let ends = self.entities.values().filter_map(|entity| match &entity.what {
             What::Seat(seat) => seat.waits.as_ref()?.until_ns,

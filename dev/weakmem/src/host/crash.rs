@@ -7,7 +7,7 @@ use super::entity::What;
 use super::{SeededError, State, Turn, Turns};
 
 impl Turns {
-    /// Nobody takes turns any more: the driver thread ends, and attached threads stop waiting for theirs.
+    /// No turn is given any more: the driver thread ends, and attached threads stop waiting for theirs.
     pub(super) fn end_turns(&self, state: &State) {
         self.stopped.store(true, Ordering::SeqCst);
         self.driver.notify_all();
@@ -30,7 +30,7 @@ impl Turns {
                 None => "something that was over had its turn".to_owned(),
             },
             Turn::End(launch) => format!("kernel {} ended", launch.plan().kernel().name()),
-            Turn::Seat(_) | Turn::Nobody => "it chose who is next".to_owned(),
+            Turn::Seat(_) | Turn::Idle => "it chose who is next".to_owned(),
         };
         state.has_crashed = true;
         self.fail(state, &self.world.borrow(), SeededError::Panicked { doing, cause }, None);

@@ -34,7 +34,7 @@ enum Left {
 }
 
 impl Turns {
-    /// The driver thread's life. A panic of the machine's own ends the run and nobody's wait.
+    /// The driver thread's life. A panic of the machine itself ends the run without leaving a thread waiting.
     pub(super) fn drive(&self) {
         let mut owned = BTreeMap::new();
         if let Err(cause) = catch_unwind(AssertUnwindSafe(|| self.take_turns(&mut owned))) {
@@ -44,7 +44,7 @@ impl Turns {
         let unborn = core::mem::take(&mut state.inbox);
         let ending = core::mem::take(&mut state.ending);
         let launches = core::mem::take(&mut state.launches);
-        state.turn = Turn::Nobody;
+        state.turn = Turn::Idle;
         drop(state);
         // Dropped outside the lock: what they own may spawn.
         caught(|| drop((owned, unborn, ending, launches)));
@@ -64,7 +64,7 @@ impl Turns {
                     drop(state);
                     self.end(&launch);
                 }
-                Turn::Seat(_) | Turn::Nobody => {
+                Turn::Seat(_) | Turn::Idle => {
                     state = wait(&self.driver, state);
                     continue;
                 }

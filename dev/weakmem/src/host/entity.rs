@@ -34,7 +34,7 @@ pub(super) enum What {
 #[derive(Debug)]
 pub(super) struct SeatState {
     pub(super) seat: u32,
-    /// A thread of the machine's own: nobody needs it to end.
+    /// A thread of the machine itself: nothing waits for its end.
     pub(super) servant: bool,
     pub(super) wakes: Arc<Condvar>,
     pub(super) waits: Option<Wait>,
@@ -80,7 +80,7 @@ impl Entity {
     /// What it is and waits for, in words.
     pub(super) fn describe(&self) -> String {
         match &self.what {
-            What::Task { waits_for, .. } if self.owner == super::NOBODY => {
+            What::Task { waits_for, .. } if self.owner == super::NO_OWNER => {
                 format!("an engine waits for {waits_for}")
             }
             What::Task { waits_for, .. } => {

@@ -1,11 +1,11 @@
 //! A machine whose every step a seed decides: streams, blocks, waves, lanes and attached host threads take turns.
 //!
 //! One *turn* goes round. The driver thread has it while it steps a stream, a lane or an engine; an attached thread has it
-//! from one of its switching points (a HIP call, a wait, [`anabranch_clock::give_way`]) to the next. Whoever gives it up
+//! from one of its switching points (a HIP call, a wait, [`anabranch_clock::give_way`]) to the next. The one that gives it up
 //! draws who is next. Calls of threads that are not attached take no turn: they happen when they happen, beside the
 //! seed's order.
 //!
-//! Locks are taken in the order state, world, regions. Nobody holds one while a task or a lane runs.
+//! Locks are taken in the order state, world, regions. No lock is held while a task or a lane runs.
 
 #![expect(clippy::disallowed_methods, reason = "who hands out the turn waits on the machine's time")]
 
@@ -47,7 +47,7 @@ pub use seeded_host::{SeededHost, SeededSchedule};
 use tracked::Tracked;
 
 /// No rank: the owner of what serves all.
-const NOBODY: u32 = u32::MAX;
+const NO_OWNER: u32 = u32::MAX;
 
 /// Who has the turn.
 #[derive(Clone)]
@@ -59,7 +59,7 @@ enum Turn {
     /// The thread in a seat, by the number of its entity.
     Seat(u32),
     /// Nothing can go on and no attached thread is left: the machine rests until something is asked of it.
-    Nobody,
+    Idle,
 }
 
 /// What is asked of the driver thread before it steps something for the first time.
@@ -114,7 +114,7 @@ pub(crate) struct Turns {
     state: Mutex<State>,
     /// The driver thread waits here for its turn.
     driver: Condvar,
-    /// Whoever waits for the machine's rest.
+    /// Threads that wait until the machine is idle.
     rests: Condvar,
     stopped: AtomicBool,
     faults: Arc<FaultLog>,
@@ -154,7 +154,7 @@ impl Turns {
         world.memory.fabric = Fabric::new(config.devices, &schedule.faults, schedule.seed);
         world.injected = InjectedFaults::new(config.devices, &schedule.faults);
         world.resolver = Some(Resolver::new(parts.memory.clone()));
-        world.waves.push(Who::host(NOBODY, 0, HOST));
+        world.waves.push(Who::host(NO_OWNER, 0, HOST));
         let host_switch = world.random.pick([16, 64, 160, 256]);
         let turns = Arc::new(Self {
             world: Arc::new(WorldCell::new(world)),
@@ -222,9 +222,9 @@ impl Turns {
         }
     }
 
-    /// Somebody may have a turn now although nobody had one.
+    /// An entity may have a turn now although none had one.
     fn kick(&self, state: &mut MutexGuard<'_, State>) {
-        if matches!(state.turn, Turn::Nobody) {
+        if matches!(state.turn, Turn::Idle) {
             self.pass(state);
         }
     }
@@ -234,7 +234,7 @@ impl Turns {
         match catch_unwind(AssertUnwindSafe(|| self.choose(state))) {
             Ok(turn) => state.turn = turn,
             Err(cause) => {
-                state.turn = Turn::Nobody;
+                state.turn = Turn::Idle;
                 self.crash(state, cause.as_ref());
             }
         }
@@ -245,7 +245,7 @@ impl Turns {
                     seat.wakes.notify_all();
                 }
             }
-            Turn::Nobody => self.rests.notify_all(),
+            Turn::Idle => self.rests.notify_all(),
         }
     }
 }
@@ -253,7 +253,7 @@ impl Turns {
 impl State {
     fn new() -> Self {
         Self {
-            turn: Turn::Nobody,
+            turn: Turn::Idle,
             entities: BTreeMap::new(),
             next: 0,
             seats: Vec::new(),
@@ -284,7 +284,7 @@ impl Scheduler for Turns {
             return;
         }
         let what = What::Task { seen: None, waits_for: "its first turn" };
-        self.add(&mut state, device.unwrap_or(NOBODY), what, Some(Newborn::Task(begin)));
+        self.add(&mut state, device.unwrap_or(NO_OWNER), what, Some(Newborn::Task(begin)));
         self.kick(&mut state);
     }
 

@@ -49,7 +49,7 @@ impl Turns {
     /// The run until now. A thread that is not attached first waits until the machine rests.
     pub(crate) fn run(&self) -> MachineRun {
         let mut state = lock(&self.state);
-        while !self.has_seat() && !matches!(state.turn, Turn::Nobody) && !self.is_stopped() {
+        while !self.has_seat() && !matches!(state.turn, Turn::Idle) && !self.is_stopped() {
             state = wait(&self.rests, state);
         }
         let world = self.world.borrow();

@@ -10,7 +10,7 @@ use anabranch_hip::HipError;
 use anabranch_hip_host::scheduler::Scheduler as _;
 
 use super::entity::{Entity, SeatState, Wait, What};
-use super::{NOBODY, State, Turn, Turns};
+use super::{NO_OWNER, State, Turn, Turns};
 use crate::HOST;
 use crate::sync::{lock, wait};
 use crate::world::Who;
@@ -56,7 +56,7 @@ impl Turns {
         self.seat().is_some()
     }
 
-    /// A HIP call of the calling thread: a switching point, and where faults strike. Threads that are not attached pass.
+    /// A HIP call of the calling thread: a switching point, and where faults are injected. Threads that are not attached pass.
     /// `device` is the thread's current one.
     pub(super) fn enter_call(&self, name: &'static str, device: u32) -> Result<(), HipError> {
         let _ = IN_CALL.try_with(|inside| inside.set(true));
@@ -93,7 +93,7 @@ impl Turns {
         if state.seats.is_empty() || state.entities.values().any(is_attached) {
             return;
         }
-        while !matches!(state.turn, Turn::Nobody) && !self.is_stopped() {
+        while !matches!(state.turn, Turn::Idle) && !self.is_stopped() {
             state = wait(&self.rests, state);
         }
     }
@@ -112,14 +112,14 @@ impl Turns {
     fn owner(&self, seat: Seat) -> u32 {
         let state = lock(&self.state);
         let entity = state.seats.get(seat.0 as usize).and_then(|id| state.entities.get(id));
-        entity.map_or(NOBODY, |entity| entity.owner)
+        entity.map_or(NO_OWNER, |entity| entity.owner)
     }
 
     /// Notes where the thread of a seat is; whose it is.
     fn point(&self, seat: Seat, what: &'static str) -> u32 {
         let mut state = lock(&self.state);
         let id = state.seats.get(seat.0 as usize).copied();
-        let Some(entity) = id.and_then(|id| state.entities.get_mut(&id)) else { return NOBODY };
+        let Some(entity) = id.and_then(|id| state.entities.get_mut(&id)) else { return NO_OWNER };
         if let What::Seat(place) = &mut entity.what {
             place.at = what;
         }
@@ -205,7 +205,7 @@ impl Turns {
     /// A seat for a thread of the machine's own.
     pub(super) fn servant_seat(&self) -> Seat {
         let mut state = lock(&self.state);
-        self.add_seat(&mut state, NOBODY, true)
+        self.add_seat(&mut state, NO_OWNER, true)
     }
 
     fn add_seat(&self, state: &mut State, owner: u32, servant: bool) -> Seat {

@@ -37,7 +37,7 @@ impl Turns {
         let NewMemory { kind, device, address, bytes, mapping, file, .. } = *memory;
         let mut tracked = lock(&self.tracked);
         let Some(mapping) = mapping else {
-            // Words are aligned; the bytes before `address` are somebody else's and stay untouched.
+            // Words are aligned; the bytes before `address` belong to something else and stay untouched.
             let lead = address % 8;
             let home = Home { address: address - lead, mapping: None };
             return (self.add_memory(&mut tracked, kind, device, home, lead..lead + bytes), lead);

@@ -1,4 +1,4 @@
-//! Atomics: what they read is the end of their word's order, whoever sees it already.
+//! Atomics: they read the end of their word's order, whether it is visible yet or not.
 
 use super::{Buffered, Landed, Mark, Memory, NEVER, Place, Scope, lanes, scope_of};
 

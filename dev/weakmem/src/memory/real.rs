@@ -2,7 +2,7 @@
 //! kernels write there is noticed as a store of the host.
 //!
 //! Copies, fills and host code work on real memory. A word that kernels have touched remembers what the model last put
-//! there; a difference was written by somebody else, in between.
+//! there; a difference was written by another agent, in between.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub(crate) struct Home {
 #[derive(Debug)]
 struct RealAllocation {
     homes: Vec<Home>,
-    /// Bytes of its first word that lie before it, and belong to somebody else.
+    /// Bytes of its first word that lie before it, and belong to something else.
     lead: usize,
     /// Behind its last byte, from its first word on.
     bytes: usize,

@@ -30,7 +30,7 @@ pub fn ring(rank: &Rank<'_>, put: u32, take: u32) -> Result<Vec<u64>> {
         let taken = MachineArgs { mode: take, ..args(data.address(), flag.address(), out.address(), value) };
         gpu.launch_on(&other, lab::TAKE, BLOCKS, &taken)?;
         other.synchronize()?;
-        // Nobody writes again before its reader has read.
+        // No lane writes again before its reader has read.
         gpu.stream.synchronize()?;
         rank.barrier();
     }

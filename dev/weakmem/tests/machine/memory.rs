@@ -72,7 +72,7 @@ fn refused(outcome: Outcome<Result<()>>) -> String {
 fn accesses_that_hip_forbids_are_refused_by_name() {
     let without_peer = refused(world(2, SeededSchedule::new(1), |rank| {
         let device = rank.runtime.device(anabranch_hip::DeviceOrdinal(rank.number))?;
-        // Whoever is done first keeps it for the other.
+        // The first to finish keeps it for the other.
         let word = ManuallyDrop::new(device.allocate(64)?);
         let all = rank.meet(&[word.address()]).unwrap();
         if rank.number == 0 {

@@ -60,7 +60,7 @@ fn list(tried: &[(PathBuf, String)]) -> String {
 }
 
 impl NcclError {
-    /// Who can do something about it.
+    /// The kind, by who can resolve the error.
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
             Self::NotFound { .. } | Self::TooOld { .. } => ErrorKind::Environment,
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_library_says_what_was_tried() {
+    fn missing_library_lists_the_tried_paths() {
         let error = NcclError::NotFound { tried: vec![("/x/libnccl.so.2".into(), "no such file".into())] };
         let text = error.to_string();
         assert!(text.contains("--nccl-library") && text.contains("/x/libnccl.so.2 (no such file)"), "{text}");

@@ -1,4 +1,4 @@
-//! NCCL, measured beside: the same case, on the same buffers where it can be, timed in the same way.
+//! NCCL as a contender: the same case, on the same buffers if possible, with the same timing.
 
 mod communicator;
 mod error;

@@ -27,7 +27,7 @@ fn in_words(setting: Option<&str>, multicast: impl FnOnce() -> Result<bool, Stri
         return "off (NCCL_NVLS_ENABLE=0)".to_owned();
     }
     match multicast() {
-        Ok(true) => "supported by the device (NCCL decides; NCCL_DEBUG=INFO tells)".to_owned(),
+        Ok(true) => "supported by the device (NCCL decides; see NCCL_DEBUG=INFO)".to_owned(),
         Ok(false) => "off (the device has no multicast)".to_owned(),
         Err(why) => format!("unknown ({why})"),
     }

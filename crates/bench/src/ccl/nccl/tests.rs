@@ -123,7 +123,7 @@ fn every_collective_of_nccl_is_right_in_its_own_window() {
 }
 
 #[test]
-fn a_failing_call_says_which_and_why() {
+fn failing_call_is_named_with_its_reason() {
     let (library, _) = fake("failing");
     for text in on_ranks(|world| {
         let group = world.group().clone();

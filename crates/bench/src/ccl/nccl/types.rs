@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_are_mapped_by_name_and_not_by_torch_s_number() {
+    fn operators_are_mapped_by_name() {
         let number = |operator| reduced_as(DataType::Bf16, operator).unwrap().1.code();
         assert_eq!(number(ReduceOp::Sum), 0);
         assert_eq!(number(ReduceOp::Product), 1);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_and_operator_is_known_to_be_there_or_not() {
+    fn every_type_and_operator_is_supported_or_refused() {
         let without: Vec<_> = DATA_TYPES.into_iter().filter(|one| same_type(*one).is_none()).collect();
         assert_eq!(without, [DataType::F8E4m3Fnuz, DataType::F8E5m2Fnuz, DataType::I16, DataType::U16]);
         let with: Vec<_> =
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nccl_has_not_is_refused() {
+    fn types_without_nccl_support_are_refused() {
         for (data_type, operator) in [
             (DataType::F8E4m3Fnuz, ReduceOp::Sum),
             (DataType::I16, ReduceOp::Sum),

@@ -1,4 +1,4 @@
-//! Timing a product and a collective alone and beside each other.
+//! Times a product and a collective, each alone and both concurrently.
 //!
 //! Each is captured into graphs of several repetitions, so that launching takes no part in it; collectives may be launched one by one
 //! instead, as what a stream does by itself cannot be captured. Of the two that run at once one is measured
@@ -145,7 +145,7 @@ impl<'w> Beside<'w> {
         Ok(self.world.synchronize_within(&self.products, link::patience(self.world)).map_err(Error::from)?)
     }
 
-    /// Measures a prepared contender beside the product. Collective over the world.
+    /// Measures a prepared contender concurrently with the product. Collective over the world.
     ///
     /// # Errors
     /// The contender's and the product's; what made the world fail.
@@ -247,7 +247,7 @@ impl<'w> Beside<'w> {
     }
 
     /// Runs something on all ranks, which begin together, and waits: when it ran. With a cover (one repetition of it, and many), it
-    /// begins when that one is done, and the share of its time in which the cover was running is told.
+    /// begins when that one is done; also returns the share of its time in which the cover was running.
     fn sample(
         &self,
         measured: &Repeated<'_, '_>,

@@ -144,7 +144,7 @@ impl Cublas {
             (functions.cublasSetStream_v2)(self.handle, stream.raw().cast())
         })?;
         let workspace = self.workspace.address().as_ptr();
-        // SAFETY: the workspace lives as long as the handle. It is given anew, since a new stream takes the library's own.
+        // SAFETY: the workspace lives as long as the handle. It is set again because cublasSetStream resets it.
         let code = unsafe { (functions.cublasSetWorkspace_v2)(self.handle, workspace, WORKSPACE_BYTES) };
         check("cublasSetWorkspace", code)?;
         let (one, zero) = (1.0f32, 0.0f32);
@@ -213,7 +213,7 @@ fn open_path(path: &Path) -> Result<Functions, String> {
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
         library.map(ManuallyDrop::new).map_err(|error| anabranch::hip::with_distinct_causes(&error))
     };
-    // It needs a library beside it, which the loader finds by name once it is open.
+    // It needs another library of the same folder, which the loader finds by name once it is open.
     if let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|_| path.is_absolute()) {
         let light = path.with_file_name(name.replacen("libcublas.", "libcublasLt.", 1));
         if light != *path && light.exists() {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cublas_is_named_with_the_reason() {
+    fn invalid_cublas_library_is_named_with_the_reason() {
         let refused =
             |path: &str| functions(Some(Path::new(path)), &Environment::default()).unwrap_err().to_string();
         assert!(refused("/nonexistent/libcublas.so.12").contains("libcublas.so.12: no such file"));

@@ -1,4 +1,4 @@
-//! `anabranch bench overlap`: a matrix product on one stream beside a collective on another: how much each slows the other. This library by
+//! `anabranch bench overlap`: a matrix product on one stream, concurrent with a collective on another: how much each slows the other. This library by
 //! copy engine and by kernels, and NCCL with `--compare`, take turns on the same buffers.
 
 mod beside;
@@ -56,7 +56,7 @@ pub struct OverlapArgs {
     /// beside the product (ccl.meetings).
     #[arg(long)]
     eager: bool,
-    /// Peers that are measured beside, on NVIDIA GPUs.
+    /// Also measure NCCL, on NVIDIA GPUs.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PEER,...")]
     compare: Vec<Peer>,
     /// NCCL's library or its folder, in place of the one that the loader or Python's site-packages give.
@@ -67,7 +67,7 @@ pub struct OverlapArgs {
     cublas_library: Option<PathBuf>,
 }
 
-/// Sizes that are measured unless told otherwise.
+/// Default sizes.
 const ON_GPUS: [u64; 3] = [16 << 20, 64 << 20, 256 << 20];
 const ON_THE_HOST: [u64; 1] = [64 << 10];
 
@@ -79,7 +79,7 @@ pub(crate) fn needed_kernels(arguments: &OverlapArgs) -> Vec<KernelSpec> {
     all
 }
 
-/// What the starting process can tell before there are ranks.
+/// The checks of the starting process, before it starts ranks.
 ///
 /// # Errors
 /// The first argument that cannot be used.
@@ -87,12 +87,12 @@ pub(crate) fn check(arguments: &OverlapArgs, config: &Config, ranks: u32) -> any
     let runtime = config.device.runtime;
     if !arguments.compare.is_empty() {
         if runtime != RuntimeKind::Nvidia {
-            bail!("--compare: NCCL runs on NVIDIA GPUs, and device.runtime is {runtime}; leave it away");
+            bail!("--compare: NCCL runs on NVIDIA GPUs, and device.runtime is {runtime}; omit it");
         }
         NcclLibrary::open(arguments.nccl_library.as_deref(), &Environment::of_process())?;
     }
     if arguments.cublas_library.is_some() && runtime != RuntimeKind::Nvidia {
-        bail!("--cublas-library: on {runtime} a plain kernel computes the product; leave it away");
+        bail!("--cublas-library: on {runtime} a plain kernel computes the product; omit it");
     }
     let run = Run::new(arguments, &Group::world(ranks)?, runtime == RuntimeKind::Host)?;
     let (needed, heap) = (run.largest()?, config.heap.bytes.bytes());

@@ -1,4 +1,4 @@
-//! The matrix product that runs beside collectives.
+//! The matrix product that runs concurrently with collectives.
 #![expect(unsafe_code, reason = "launching a kernel is the caller's promise")]
 
 use std::path::Path;
@@ -105,7 +105,7 @@ impl Product {
         Ok(Self { engine, size, a, b, c })
     }
 
-    /// Who computes what.
+    /// The library or kernel that computes it.
     pub(super) fn describe(&self) -> String {
         let by = match &self.engine {
             Engine::Cublas(library) => library.describe(),

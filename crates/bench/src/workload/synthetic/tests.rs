@@ -208,7 +208,7 @@ fn the_order_of_summation_shows_in_f32() {
 }
 
 #[test]
-fn sizes_that_cannot_be_are_refused() {
+fn invalid_sizes_are_refused() {
     let check = |change: fn(&mut Synthetic)| {
         let mut synthetic = Synthetic::example();
         change(&mut synthetic);

@@ -243,7 +243,7 @@ fn a_corrupt_header_is_an_error_and_never_a_panic() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn missing_file_is_named() {
     let error = Trace::read(Path::new("/nowhere/at all")).unwrap_err();
     assert_eq!(error.to_string(), "trace /nowhere/at all: cannot be read");
     assert!(std::error::Error::source(&error).is_some());

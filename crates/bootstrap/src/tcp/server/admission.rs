@@ -1,4 +1,4 @@
-//! Who may join: connections that have not said who they are, and what becomes of them.
+//! Admission: connections that are not authenticated yet.
 
 #![expect(
     clippy::disallowed_methods,
@@ -48,7 +48,7 @@ impl Server {
         }
         let Some(gone) = strangers.first().and_then(|id| self.peers.remove(id)) else { return };
         self.pushed_out += 1;
-        // Whoever causes this must not fill the log too.
+        // The cause of this must not also fill the log.
         if self.pushed_out.is_power_of_two() {
             tracing::warn!(
                 address = %gone.address,
@@ -86,7 +86,7 @@ impl Server {
                 return Ok(());
             }
         }
-        // Without a secret, whoever is refused is a stranger still.
+        // Without a secret, a refused connection is not a rank.
         let stranger = self.config.secret.is_none();
         match (answer, judged) {
             (Answer::Welcome { .. }, Ok(rank)) => self.take_in(id, rank),

@@ -1,8 +1,8 @@
-//! What the members of a machine have for one member of another goes there packed: one chunk, one counter, one answer, and not one of each for
-//! every member. Inside it takes a hop more.
+//! The packed all_to_all: the pieces of all members of a node for one member of another node are sent in one chunk, with one counter update
+//! each way instead of one per member. It takes one hop more within the node.
 //!
-//! Who packs for member q of another machine is the member of this one with the same place, or with q modulo this machine's members. It takes
-//! a piece from each member here, in the order of their places, and who gets them takes them apart.
+//! Pieces for the member with local index q of another node are packed by the member of this node with local index q modulo its number of
+//! members. It receives a piece from each member of its node, in the order of local indices, and the receiver unpacks them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::super::schedule::{FIRST, SECOND, Step, behind};
 use super::{Form, input, output};
 
 impl Form<'_> {
-    /// Of `bytes` bytes from each to each.
+    /// The steps for `bytes` bytes from each member to each.
     pub(super) fn all_to_all(&self, bytes: u64) -> Vec<Step> {
         let part = |node, place| bytes * u64::from(self.member(node, place));
         let (mine, place) = (part(self.node, self.place), self.place);
@@ -21,14 +21,14 @@ impl Form<'_> {
         let own = Step::moves(input(mine), vec![output(mine)], bytes, 0);
         let mut steps: Vec<Step> = gives.chain([own]).collect();
         let packed_here = self.packed_at(self.here());
-        // Machine by machine, and each in turns in which every member here packs for one of there: a link inside takes several chunks at
-        // one time.
-        for (node, turn) in self.turns() {
+        // Node by node, each in rounds in which every member of this node packs for one member of the other. A link within the node has one
+        // chunk of each round at one time.
+        for (node, round) in self.rounds() {
             steps.extend(self.inside().filter_map(|by| {
-                let (to, target) = (turn.of(by)?, self.link(self.node, by, FIRST));
+                let (to, target) = (round.of(by)?, self.link(self.node, by, FIRST));
                 Some(Step::moves(input(part(node, to)), vec![target], bytes, 0))
             }));
-            if let Some(to) = turn.of(place) {
+            if let Some(to) = round.of(place) {
                 let of = |from| {
                     if from == place { input(part(node, to)) } else { self.link(self.node, from, FIRST) }
                 };
@@ -51,10 +51,11 @@ impl Form<'_> {
         steps
     }
 
-    /// When the members of a machine of this size pack chunk 0: so far behind who gives pieces as their links allow.
+    /// The time at which the members of a node with `size` members pack chunk 0: their lag behind the senders of pieces, as their links
+    /// allow.
     fn packed_at(&self, size: u32) -> u32 {
-        let turns: u32 = (0..self.count()).map(|node| self.size(node).div_ceil(size.max(1))).sum();
-        // Its own takes one, and is not packed for.
-        behind(turns - 1)
+        let rounds: u32 = (0..self.count()).map(|node| self.size(node).div_ceil(size.max(1))).sum();
+        // One round is for the own node, for which nothing is packed.
+        behind(rounds - 1)
     }
 }

@@ -1,18 +1,18 @@
-//! Sums from machine to machine.
+//! Reductions from node to node.
 //!
-//! They are in group-rank order and rounded once: each machine's members give their contributions to a rail's part to the member that is on the
-//! rail, who adds them *to the sum of the machines before*, which came unrounded, and gives the sum to the next machine. The last one rounds. With N
-//! machines of L members, an all_reduce of S bytes sends S / L elements unrounded and S / L rounded at most for each NIC, both ways at once: in
-//! bf16, whose sums are twice as long, 3 S / L bytes, where 2 (N - 1) / N S / L is what sums take that are rounded machine by machine, or
-//! that are added in another order; in f32 2 S / L. Directly it is 2 (N - 1) / N S. The price of the same bits whatever the
-//! machines are is thus a factor of 1 to 3 between machines, and a latency of N hops there. A form that is faster and not bit-equal (each
-//! machine's sum to the owner of the part) needs nothing new here but that it be asked for.
+//! Sums are in group-rank order and rounded once. The members of each node send their contributions to the part of a rail to the member on
+//! that rail, which adds them *to the unrounded sum of the previous nodes* and sends the sum to the next node. The last node rounds. With N
+//! nodes of L members, an all_reduce of S bytes sends S / L elements unrounded and at most S / L rounded per NIC, both at the same time: 3
+//! S / L bytes in bf16, whose sums are twice as long, and 2 S / L in f32. Rounding per node, or another order of additions, would take 2 (N
+//! - 1) / N S / L. The direct form takes 2 (N - 1) / N S. So results with the same bits on any nodes cost a factor of 1 to 3 in internode
+//! bytes, and a latency of N internode hops. A faster form that is not bit-equal (each node sends its sum to the owner of the part) would
+//! need only steps and a setting.
 
 use super::super::schedule::{FIRST, Port, SECOND, Step, Work, behind, part};
-use super::{Form, Turn, input, output};
+use super::{Form, Round, input, output};
 
 impl Form<'_> {
-    /// Rails: every machine has a member on each. Its members behind them give, and get.
+    /// Number of rails. Every node has a member on each rail. Members without a rail only send contributions and receive results.
     fn rails(&self) -> u32 {
         self.nodes.smallest_size()
     }
@@ -21,14 +21,14 @@ impl Form<'_> {
         self.node + 1 == self.count()
     }
 
-    /// Places of this machine's other members that are on rails.
+    /// Local indices of the other members of this node that are on rails.
     fn inside_on_rails(&self) -> impl Iterator<Item = u32> + Clone {
         let rails = self.rails();
         self.inside().filter(move |place| *place < rails)
     }
 
-    /// The sum up to and with this machine: that of the machines before, unrounded, and this one's members in their order. `first` is where
-    /// this rank's own contribution lies.
+    /// The step that adds the contributions of this node, in order, to the unrounded sum of the previous nodes. `first` is the offset of
+    /// the contribution of this rank.
     fn sum(&self, first: u64, targets: Vec<Port>, bytes: u64, lag: u32) -> Step {
         let before = self.node.checked_sub(1).map(|node| self.link(node, self.place, FIRST));
         let here = (0..self.here())
@@ -40,7 +40,7 @@ impl Form<'_> {
         Step { sources, targets, bytes, lag, work: Work::Sums { takes_unrounded, gives_unrounded } }
     }
 
-    /// Each rail sums one part of the message.
+    /// Each rail reduces one part of the message.
     pub(super) fn reduce(&self, bytes: u64, root: Option<u32>) -> Vec<Step> {
         let part = |place| part(bytes, self.rails(), place);
         let is_on_rail = self.place < self.rails();
@@ -57,7 +57,7 @@ impl Form<'_> {
             if is_on_rail {
                 let (mine, first) = part(self.place);
                 let everywhere = [output(first)].into_iter().chain(self.to_inside(SECOND));
-                // From the last machine to the first, and from there on.
+                // From the last node to the first, and on from there.
                 let next = (self.node + 1) % self.count();
                 let onwards = (next != last).then(|| self.link(next, self.place, SECOND));
                 let targets: Vec<Port> = everywhere.chain(onwards).collect();
@@ -89,21 +89,21 @@ impl Form<'_> {
         steps
     }
 
-    /// Each rail sums the parts of its members; those behind the rails are dealt out among them.
+    /// Each rail reduces the parts of its members. The parts of members without a rail are distributed over the rails.
     pub(super) fn reduce_scatter(&self, bytes: u64) -> Vec<Step> {
         let (rails, last) = (self.rails(), self.count() - 1);
         let offset = |node, place| bytes * u64::from(self.member(node, place));
         let lag = behind((0..self.count()).map(|node| self.size(node).div_ceil(rails)).sum());
         let mut steps = Vec::new();
-        // Machine by machine, and each in turns in which every rail sums one part: a link takes several chunks at one time.
-        for (node, turn) in
-            (0..self.count()).flat_map(|node| Turn::all(self.size(node), rails).map(move |turn| (node, turn)))
+        // Node by node, each in rounds in which every rail reduces one part. A link has one chunk of each round at one time.
+        for (node, round) in (0..self.count())
+            .flat_map(|node| Round::all(self.size(node), rails).map(move |round| (node, round)))
         {
             steps.extend(self.inside().filter_map(|by| {
-                let (place, target) = (turn.of(by)?, self.link(self.node, by, FIRST));
+                let (place, target) = (round.of(by)?, self.link(self.node, by, FIRST));
                 Some(Step::moves(input(offset(node, place)), vec![target], bytes, 0))
             }));
-            if let Some(place) = turn.of(self.place) {
+            if let Some(place) = round.of(self.place) {
                 let is_mine = (node, place) == (self.node, self.place);
                 let result = if is_mine { output(0) } else { self.link(node, place, SECOND) };
                 steps.push(self.sum(offset(node, place), vec![result], bytes, lag));

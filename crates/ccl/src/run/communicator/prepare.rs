@@ -1,4 +1,4 @@
-//! From a call to what is launched: checks, plan, arguments, kernels.
+//! Preparation of calls: checks, plan, arguments, kernels.
 
 use std::sync::Arc;
 
@@ -16,34 +16,36 @@ use crate::device::pipes::PipeLayout;
 use crate::lower;
 use crate::lower::launch::{Launch, LoadedLaunch, Stage};
 use crate::lower::messages::TransferLists;
-use crate::lower::{Buffers, Counts, Engine, Job, Plan, Tensors};
+use crate::lower::{Buffers, Counts, Engine, Job, Tensors};
 use crate::network::LinkLayout;
-use crate::plan::Choice;
+use crate::plan::{Choice, Plan};
 use crate::run::prepared::{Prepared, describe};
 use crate::run::steps::Step;
 use crate::types::{Algorithm, Collective, DataType, Error, Result, Shape};
 
 impl Communicator {
-    /// Checks a call and chooses how it is done. Loads its kernels, so that nothing is loaded while others are in flight: prepare
-    /// before the first launch. Not collective: every member prepares the same call for itself, and nothing is exchanged.
+    /// Checks and plans a call, and loads its kernels. Prepare calls before the first launch, because nothing can be loaded while kernels
+    /// of other members wait. Not collective: every member prepares the same call for itself, and nothing is exchanged.
     ///
     /// # Errors
-    /// Whatever is wrong with the call ([`Error::Overlap`], [`Error::Alignment`], [`Error::Algorithm`]); a kernel
-    /// that does not compile.
+    /// Invalid calls ([`Error::Count`], [`Error::Type`], [`Error::Unsupported`], [`Error::Member`], [`Error::Missing`], [`Error::Overlap`],
+    /// [`Error::Alignment`], [`Error::Foreign`]); a call that the algorithm or the nodes do not support ([`Error::Algorithm`],
+    /// [`Error::Unmapped`]); different counts in groups of more than 64 members on one node ([`Error::Config`]); compiler errors. The
+    /// communicator stays usable.
     pub fn prepare(&mut self, call: &Call<'_>) -> Result<Prepared> {
         let choice = Choice { algorithm: self.config.algorithm, ..Choice::default() };
         self.prepare_as(call, choice)
     }
 
-    /// [`Self::prepare`] with this choice in place of the configuration's and the plan's: for tuning, and for tests. All members
-    /// give the same, or their kernels do not meet.
+    /// [`Self::prepare`] with `choice` instead of the configured algorithm, for tuning and tests. All members give the same choice;
+    /// otherwise their kernels wait for each other until the deadline.
     ///
     /// # Errors
-    /// Those of [`Self::prepare`]; [`Error::Config`] for blocks that are not within 1 and [`Self::channels`].
+    /// As [`Self::prepare`]; [`Error::Config`] for blocks outside 1 to [`Self::channels`].
     pub fn prepare_as(&mut self, call: &Call<'_>, choice: Choice) -> Result<Prepared> {
         let shape = call.shape(self.size(), self.rank())?;
-        if self.crossing.is_some() {
-            return self.prepare_across(call, shape, choice);
+        if self.internode.is_some() {
+            return self.prepare_internode(call, shape, choice);
         }
         if let Some(messages) = call.messages() {
             return self.prepare_messages(call, shape, &messages);
@@ -76,7 +78,7 @@ impl Communicator {
         })
     }
 
-    /// What goes onto the stream for a call that was checked and planned, and the list that its kernel reads, where it does not fit into the
+    /// The stages of a checked and planned call, and the list in device memory that its kernel reads, if it does not fit into the
     /// arguments.
     fn lowered(
         &self,
@@ -109,7 +111,7 @@ impl Communicator {
         let (heaps, outputs) = if is_copied { self.addresses(shape, output)? } else { Default::default() };
         let engine = Engine {
             channels: self.limits.channels,
-            barrier_threads: self.limits.meeting_threads,
+            barrier_threads: self.limits.barrier_threads,
             heaps: &heaps,
             outputs: &outputs,
         };
@@ -121,23 +123,23 @@ impl Communicator {
         Ok((stages, table))
     }
 
-    /// Where each member's heap and output are, for copies by engine.
+    /// The addresses of the heap and the output of each member, for copies by engine.
     fn addresses(&self, shape: &Shape, output: Option<Tensor<'_>>) -> Result<(Vec<u64>, Vec<u64>)> {
         let ranks = || self.team.group().ranks();
         let heaps = ranks().map(|member| self.team.peer_base(member).map_or(0, |base| base.0)).collect();
-        // Each member of a reduce_scatter keeps its part.
+        // Members of a reduce_scatter keep their part.
         let output = output.filter(|_| shape.collective != Collective::ReduceScatter);
         let address = |member| output.map_or(Ok(0), |output| Ok(output.address_at(&self.team, member)?.0));
         let outputs = ranks().map(address).collect::<Result<_>>()?;
         Ok((heaps, outputs))
     }
 
-    /// A stage with its kernel loaded.
+    /// Loads the kernel of a stage.
     fn step(&mut self, stage: Stage) -> Result<Step> {
         Ok(match stage {
             Stage::Kernel(launch) => Step::Kernel(self.loaded(&launch)?),
-            Stage::Barrier(launch) => Step::Meeting(self.loaded(&launch)?),
-            Stage::Copies(legs) => Step::Legs(legs),
+            Stage::Barrier(launch) => Step::Barrier(self.loaded(&launch)?),
+            Stage::Copies(copies) => Step::Copies(copies),
         })
     }
 
@@ -145,20 +147,20 @@ impl Communicator {
         Ok(launch.load(self.unit(launch.unit(), launch.data_type)?)?)
     }
 
-    /// A call whose members are on several machines.
-    fn prepare_across(&mut self, call: &Call<'_>, shape: Shape, choice: Choice) -> Result<Prepared> {
-        let Some(crossing) = &self.crossing else {
-            return Err(Error::Foreign { what: "a call across machines" });
+    /// Prepares an internode call.
+    fn prepare_internode(&mut self, call: &Call<'_>, shape: Shape, choice: Choice) -> Result<Prepared> {
+        let Some(internode) = &self.internode else {
+            return Err(Error::Foreign { what: "an internode call" });
         };
         if call.messages().is_some() {
-            return Err(crossing.refuse_messages());
+            return Err(internode.refuse_messages());
         }
-        let plan = crossing.plan(&shape, &self.limits, choice)?;
+        let plan = internode.plan(&shape, &self.limits, choice)?;
         match call {
             Call::AllGatherMany(pairs) => many::check(pairs, &self.team)?,
             _ => in_place::check(call, &shape, &self.team)?,
         }
-        let (all, table) = crossing.arguments(&self.team, call, (&shape, &plan, counts_of(call)))?;
+        let (all, table) = internode.arguments(&self.team, call, (&shape, &plan, counts_of(call)))?;
         let kernel = if shape.collective.reduces() { kernels::NETWORK_REDUCE } else { kernels::NETWORK_MOVE };
         let (grid_blocks, block_threads) = (plan.blocks, plan.threads);
         let grid =
@@ -203,15 +205,15 @@ impl Communicator {
             table: table.map(Arc::new),
             uses: self.uses(call),
             description: lower::messages::describe(messages, &plan).into(),
-            // Others have no part in it.
+            // Sends and receives are not compared.
             fingerprint: None,
         })
     }
 
     fn uses(&self, call: &Call<'_>) -> Vec<MemoryUse> {
         let check = self.checking.as_ref().map(|checking| checking.checker.usage());
-        let meeting = self.meeting.as_ref().map(StreamBarrier::usage);
-        let own = [self.memory.usage()].into_iter().chain(check).chain(meeting);
+        let barrier = self.stream_barrier.as_ref().map(StreamBarrier::usage);
+        let own = [self.memory.usage()].into_iter().chain(check).chain(barrier);
         call.all_tensors().iter().filter_map(Tensor::usage).chain(own).collect()
     }
 
@@ -231,7 +233,7 @@ impl Communicator {
     }
 }
 
-/// Elements that are exchanged with each member, where the call has counts that differ.
+/// The counts of a call with different counts.
 const fn counts_of<'a>(call: &Call<'a>) -> Counts<'a> {
     match *call {
         Call::AllGatherUneven { counts, .. } => Counts::AllGather(counts),

@@ -1,4 +1,4 @@
-//! Lists of tensors, as members have to give them alike.
+//! The comparison of lists of tensors.
 
 use anabranch_hip_jit::bytemuck;
 
@@ -7,23 +7,23 @@ use crate::device::args::{ListedTensor, NOTHING};
 use crate::types::{DATA_TYPES, ListMismatch};
 use anabranch_ranks::digest;
 
-use super::{Said, from, place_in};
+use super::{CallRecord, from, place_in};
 
-/// What is compared of an entry (output, input) of a list; its place where peers write it.
+/// The compared properties of an entry (output, input) of a list. The offset counts if peers write the output.
 pub(super) fn listed((output, input): &(Tensor<'_>, Tensor<'_>), is_written: bool) -> ListedTensor {
-    // Where nothing is written no place is.
+    // An empty output has no offset.
     let is_written = is_written && input.count() > 0;
     let (registration, offset) = if is_written { output.identity() } else { (NOTHING, NOTHING) };
     let data_type = place_in(&DATA_TYPES, input.data_type());
     ListedTensor { data_type, count: input.count(), registration, offset }
 }
 
-/// Of all entries, in their order.
+/// Digest of all entries, in order.
 pub(super) fn digest_of(tensors: &[ListedTensor]) -> u64 {
     digest(bytemuck::cast_slice(tensors))
 }
 
-/// An entry, in words.
+/// An entry, as text.
 pub(super) fn describe(tensor: &ListedTensor) -> String {
     let ListedTensor { data_type, count, registration, offset } = *tensor;
     let data_type = from(&DATA_TYPES, data_type)
@@ -37,19 +37,20 @@ pub(super) fn describe(tensor: &ListedTensor) -> String {
 }
 
 impl ListMismatch {
-    /// Between two calls that both have lists.
-    pub(super) fn find(one: &Said, other: &Said) -> Option<Self> {
+    /// The first difference of two calls; `None` unless both have lists.
+    pub(super) fn find(one: &CallRecord, other: &CallRecord) -> Option<Self> {
         let (call, other_call) = (&one.fingerprint, &other.fingerprint);
         if call.tensors == NOTHING || other_call.tensors == NOTHING || call.list == other_call.list {
             return None;
         }
-        let value =
-            |said: &Said, index: usize| said.tensors.get(index).map_or_else(|| "none".to_owned(), describe);
+        let value = |record: &CallRecord, index: usize| {
+            record.tensors.get(index).map_or_else(|| "none".to_owned(), describe)
+        };
         let most = one.tensors.len().max(other.tensors.len());
         let first = (0..most).find(|index| one.tensors.get(*index) != other.tensors.get(*index));
         Some(match first {
             Some(index) => Self::Tensor { index, value: value(one, index), other_value: value(other, index) },
-            None => Self::Behind { alike: most },
+            None => Self::Later { alike: most },
         })
     }
 }

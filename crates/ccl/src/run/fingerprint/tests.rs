@@ -25,16 +25,16 @@ const fn fingerprint() -> Fingerprint {
     }
 }
 
-const fn plain(fingerprint: Fingerprint) -> Said {
-    Said { fingerprint, splits: Vec::new(), tensors: Vec::new() }
+const fn plain(fingerprint: Fingerprint) -> CallRecord {
+    CallRecord { fingerprint, splits: Vec::new(), tensors: Vec::new() }
 }
 
-fn with_splits(fingerprint: Fingerprint, splits: &[Split]) -> Said {
-    Said { splits: splits.into(), ..plain(fingerprint) }
+fn with_splits(fingerprint: Fingerprint, splits: &[Split]) -> CallRecord {
+    CallRecord { splits: splits.into(), ..plain(fingerprint) }
 }
 
-/// A call of so many elements of type f32 and bf16 in turns; tensors behind the first ones are not told.
-fn with_list(counts: &[u64]) -> Said {
+/// A call on a list of tensors with these counts, alternately f32 and f16. Only the first tensors are in the row.
+fn with_list(counts: &[u64]) -> CallRecord {
     let mut tensors: Vec<_> = counts
         .iter()
         .zip(0usize..)
@@ -54,19 +54,19 @@ fn with_list(counts: &[u64]) -> Said {
     };
     let fingerprint = Fingerprint { tensors: counts.len() as u64, list: list::digest_of(&tensors), ..call };
     tensors.truncate(MOST_LISTED);
-    Said { tensors, ..plain(fingerprint) }
+    CallRecord { tensors, ..plain(fingerprint) }
 }
 
-fn find(said: &[Said]) -> Option<Mismatch> {
-    Mismatch::find(&Group::world(said.len() as u32).unwrap(), said)
+fn find(records: &[CallRecord]) -> Option<Mismatch> {
+    Mismatch::find(&Group::world(records.len() as u32).unwrap(), records)
 }
 
-fn all_alike(members: usize) -> Vec<Said> {
+fn all_alike(members: usize) -> Vec<CallRecord> {
     vec![plain(fingerprint()); members]
 }
 
 #[test]
-fn a_call_is_described_in_full() {
+fn description_names_every_property_of_a_call() {
     assert_eq!(
         plain(fingerprint()).describe(),
         "call 7: all_reduce f32 premul_sum by 2.5 of 1024 elements with root 1 from local to registered 12 at byte 256 \
@@ -90,15 +90,15 @@ fn a_call_is_described_in_full() {
 }
 
 #[test]
-fn every_word_that_differs_is_named_with_both_values() {
+fn differing_words_are_reported_with_both_values() {
     assert_eq!(find(&all_alike(4)), None);
     for (word, field) in FIELDS.iter().enumerate() {
         for odd in 0..3 {
-            let mut said = all_alike(3);
+            let mut records = all_alike(3);
             let mut words = fingerprint().words();
             words[word] ^= 1;
-            said[odd].fingerprint = bytemuck::cast(words);
-            let found = find(&said).unwrap();
+            records[odd].fingerprint = bytemuck::cast(words);
+            let found = find(&records).unwrap();
             assert_eq!((found.rank.index(), found.other.index()), (odd, usize::from(odd == 0)), "{found}");
             let fields: Vec<_> = found.differences.iter().map(|difference| difference.field).collect();
             assert_eq!(fields, [*field], "{found}");
@@ -110,51 +110,51 @@ fn every_word_that_differs_is_named_with_both_values() {
 }
 
 #[test]
-fn most_members_are_right_and_of_equally_many_the_first() {
+fn most_frequent_call_is_the_reference_with_ties_to_the_first() {
     let other = Fingerprint { count: 5, ..fingerprint() };
-    let said = |counts: [bool; 4]| counts.map(|is| plain(if is { other } else { fingerprint() }));
+    let records = |counts: [bool; 4]| counts.map(|is| plain(if is { other } else { fingerprint() }));
     for (counts, odd, usual) in [
         ([true, false, false, false], 0, 1),
         ([false, true, true, true], 0, 1),
         ([false, true, false, true], 1, 0),
         ([true, true, false, true], 2, 0),
     ] {
-        let found = find(&said(counts)).unwrap();
+        let found = find(&records(counts)).unwrap();
         assert_eq!((found.rank.index(), found.other.index()), (odd, usual), "{counts:?}");
     }
 }
 
 #[test]
-fn splits_that_do_not_fit_are_said_with_both_numbers() {
+fn split_mismatch_reports_both_counts() {
     let uneven = Fingerprint { collective: 3, uneven: 1, ..fingerprint() };
     let split = |sent, expected| Split { sent, expected };
-    let mut said = vec![
+    let mut records = vec![
         with_splits(uneven, &[split(1, 1), split(2, 4), split(3, 7)]),
         with_splits(uneven, &[split(4, 2), split(5, 5), split(6, 8)]),
         with_splits(uneven, &[split(7, 3), split(8, 6), split(9, 9)]),
     ];
-    assert_eq!(find(&said), None);
-    said[2].splits[1].expected = 60;
-    let found = find(&said).unwrap();
+    assert_eq!(find(&records), None);
+    records[2].splits[1].expected = 60;
+    let found = find(&records).unwrap();
     let text = found.to_string();
     assert!(text.ends_with("; rank 1 sends 6 elements to rank 2, which expects 60"), "{text}");
     assert!(text.contains(&found.call) && text.contains(&found.other_call), "{text}");
     assert!(found.call.contains("input splits [4, 5, 6]"), "{text}");
     assert!(found.other_call.contains("output splits [3, 60, 9]"), "{text}");
-    // Where not all have splits, their rows say nothing.
-    said[0].fingerprint.uneven = 0;
-    assert_eq!(find(&said).unwrap().splits, None);
+    // Without splits of all members, rows are not compared.
+    records[0].fingerprint.uneven = 0;
+    assert_eq!(find(&records).unwrap().splits, None);
 }
 
 #[test]
-fn words_that_mean_nothing_are_shown_as_they_are() {
+fn unknown_values_are_shown_in_hex() {
     let odd = Fingerprint { collective: 99, data_type: 98, op: 97, algorithm: 96, ..fingerprint() };
     let text = plain(odd).describe();
     assert!(["0x63", "0x62", "0x61", "0x60"].iter().all(|word| text.contains(word)), "{text}");
 }
 
 #[test]
-fn the_first_tensor_that_differs_is_shown_with_both_values() {
+fn first_differing_tensor_is_reported_with_both_values() {
     let counts: Vec<u64> = (10..60).collect();
     let swapped = |first: usize| {
         let mut counts = counts.clone();
@@ -162,7 +162,7 @@ fn the_first_tensor_that_differs_is_shown_with_both_values() {
         with_list(&counts)
     };
     let usual = with_list(&counts);
-    let differing = |odd: &Said| {
+    let differing = |odd: &CallRecord| {
         let found = find(&[usual.clone(), odd.clone(), usual.clone()]).unwrap();
         let fields: Vec<_> = found.differences.iter().map(|difference| difference.field).collect();
         assert!(fields.contains(&"the list of tensors"), "{found}");
@@ -177,20 +177,20 @@ fn the_first_tensor_that_differs_is_shown_with_both_values() {
         assert_eq!(found, ListMismatch::Tensor { index, value, other_value });
     }
     let (found, text) = differing(&swapped(MOST_LISTED));
-    assert_eq!(found, ListMismatch::Behind { alike: MOST_LISTED }, "{text}");
+    assert_eq!(found, ListMismatch::Later { alike: MOST_LISTED }, "{text}");
     let (found, text) = differing(&with_list(&counts[..4]));
     let (value, other_value) = ("none".to_owned(), "14 f32".to_owned());
     assert_eq!(found, ListMismatch::Tensor { index: 4, value, other_value }, "{text}");
     assert!(text.contains("the number of tensors (4 and 50)"), "{text}");
-    // One tensor is not a list of one.
+    // A single tensor is no list of one.
     assert_eq!(find(&[usual.clone(), plain(fingerprint()), usual]).unwrap().list, None);
 }
 
 #[test]
-fn rows_are_read_as_they_were_told() {
+fn rows_decode_to_their_records() {
     let uneven = Fingerprint { uneven: 1, ..fingerprint() };
     let split = |sent| Split { sent, expected: sent + 1 };
-    for said in [
+    for record in [
         plain(fingerprint()),
         with_splits(uneven, &[split(1), split(5), split(9)]),
         with_list(&[]),
@@ -198,9 +198,9 @@ fn rows_are_read_as_they_were_told() {
         with_list(&[7; MOST_LISTED]),
         with_list(&[7; MOST_LISTED + 9]),
     ] {
-        let (row, words) = said.row();
-        assert_eq!(words as usize, Said::row_words(&said.fingerprint, 3));
-        let read = Said::of(said.fingerprint, &row, 3);
-        assert_eq!((read.splits, read.tensors), (said.splits, said.tensors));
+        let (row, words) = record.row();
+        assert_eq!(words as usize, CallRecord::row_words(&record.fingerprint, 3));
+        let read = CallRecord::of(record.fingerprint, &row, 3);
+        assert_eq!((read.splits, read.tensors), (record.splits, record.tensors));
     }
 }

@@ -1,4 +1,4 @@
-//! One thing that was looked at.
+//! One check of the doctor.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -17,7 +17,7 @@ pub(super) enum Status {
     Wrong,
 }
 
-/// One thing that was looked at.
+/// One check of the doctor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Finding {
     /// Where it belongs: `runtimes`, `devices`, `links`, ...

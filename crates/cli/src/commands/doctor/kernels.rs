@@ -31,7 +31,7 @@ pub(crate) fn kernels() -> [KernelSpec; 1] {
     [KernelSpec::new(&PROBE_UNIT)]
 }
 
-/// Runs the probe on each device; those that the configuration wants have to succeed.
+/// Runs the probe on each device; the devices of the configuration must succeed.
 pub(super) fn probe(config: &Config, environment: &Environment, devices: &[(Device, bool)]) -> Vec<Finding> {
     // Settings that make no pipeline are complained about where compilers are looked for.
     let Ok(jit) = kernel_pipeline(&config.kernels, environment, None) else { return Vec::new() };

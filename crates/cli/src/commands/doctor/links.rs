@@ -8,7 +8,7 @@ use super::finding::Finding;
 /// Bytes of a probe; more than one page, so that a mapping of the first page only is noticed.
 const BYTES: usize = 1 << 16;
 
-/// Copies from every device to every other, checks the bytes, and says what was seen: one line for each device.
+/// Copies from every device to every other and checks the bytes: one finding per device.
 pub(super) fn probe(devices: &[Device], wanted: bool) -> Vec<Finding> {
     if devices.len() < 2 {
         return Vec::new();

@@ -24,7 +24,7 @@ pub(crate) use kernels::kernels;
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     settings: RuntimeArgs,
-    /// Every place that was looked at, also for what is not needed.
+    /// Print every searched path, also of what is not needed.
     #[arg(long)]
     verbose: bool,
     /// One JSON object a line.

@@ -22,7 +22,7 @@ const POSTED: &str = "opened by libibverbs: a thread of the host posts what kern
 /// Of one whose queues kernels write.
 const WRITTEN: &str = "opened by libmlx5: kernels write its queues (verified with ConnectX in software only, never on hardware)";
 
-/// What the configuration says of NICs.
+/// The NIC settings of the configuration.
 struct Settings {
     /// `None` for NICs in software, and where libfabric opens what it lists.
     driver: Option<MachineDriver>,
@@ -224,11 +224,11 @@ fn opened(
         (driven.provider(), words.collect::<Vec<_>>().join("; "))
     });
     let said = said.map_err(|error| with_distinct_causes(&error));
-    Some(told(format!("{} opens {port}", device.name), driver, said, settings.wanted))
+    Some(open_finding(format!("{} opens {port}", device.name), driver, said, settings.wanted))
 }
 
 /// A NIC that was opened, or why not.
-fn told(
+fn open_finding(
     name: String,
     driver: MachineDriver,
     said: Result<(Provider, String), String>,
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_a_device_and_a_missing_library_are_told() {
+    fn nic_report_names_device_and_missing_library() {
         let machine =
             Machine::new(vec![nic("mlx5_0", "81", PortState::Active), nic("mlx5_1", "82", PortState::Down)]);
         let by = |driver| Settings {
@@ -364,13 +364,13 @@ mod tests {
         assert_eq!(
             library(&Machine::default(), &missing).detail,
             "x, for transport.rdma.driver = \"mlx5\" and \"auto\": not there",
-            "nobody needs it"
+            "no route needs it"
         );
         assert_eq!(library(&machine, &LibraryStatus { problem: None, ..missing }).status, Status::Ok);
     }
 
     #[test]
-    fn what_libfabric_has_is_told_where_the_machine_says_nothing_of_its_nics() {
+    fn libfabric_nics_are_listed_without_rdma_devices() {
         let mut config = Config::default();
         config.transport.rdma.driver = NicDriverName::Libfabric;
         // A file is no folder, and has no folder in it.
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_decides_how_a_nic_is_opened_and_what_it_lacks_is_told() {
+    fn driver_setting_selects_how_a_nic_is_opened() {
         let by = |driver, wanted| Settings {
             driver,
             source: "software".to_owned(),
@@ -407,10 +407,10 @@ mod tests {
         assert_eq!(unneeded.status, Status::Absent, "transport.order has no NICs");
         assert_eq!(no_connectx(&others, &by(Some(MachineDriver::Auto), true)), None);
         assert_eq!(no_connectx(&Machine::new(vec![connectx]), &by(Some(MachineDriver::Mlx5), true)), None);
-        let refused = told("amd 0".to_owned(), MachineDriver::Mlx5, Err("no page".to_owned()), true);
+        let refused = open_finding("amd 0".to_owned(), MachineDriver::Mlx5, Err("no page".to_owned()), true);
         assert_eq!((refused.status, refused.detail.as_str()), (Status::Wrong, "by the driver mlx5: no page"));
         let posted = Ok((Provider::Posted, "not driven by kernels: no page".to_owned()));
-        let detail = told("amd 0".to_owned(), MachineDriver::Auto, posted, true).detail;
+        let detail = open_finding("amd 0".to_owned(), MachineDriver::Auto, posted, true).detail;
         assert_eq!(detail, "by the driver auto, posted by the host: not driven by kernels: no page");
     }
 }

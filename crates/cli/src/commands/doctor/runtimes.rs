@@ -7,10 +7,10 @@ use anabranch::{Config, Environment, ProcessLayout, RuntimeKind, open_runtime, r
 
 use super::finding::{Finding, size};
 
-/// How many devices of the host runtime are looked at when the configuration does not say.
+/// Devices of the host runtime to check where the configuration sets no number.
 const HOST_DEVICES: u32 = 4;
 
-/// Opens a runtime, and says where it came from or where it was looked for.
+/// Opens a runtime; the finding has its path, or the searched paths.
 pub(super) fn open(
     config: &Config,
     kind: RuntimeKind,

@@ -1,4 +1,4 @@
-//! `anabranch sim --exhaustive`: every run of a tiny case within bounds, instead of those of some seeds.
+//! `anabranch sim --exhaustive`: every run of a tiny case within bounds, instead of the runs of some seeds.
 
 use anabranch_sim::{Bounds, Case, Exploration, TimelineOptions, explore, timeline};
 use clap::Args;

@@ -1,4 +1,4 @@
-//! `anabranch sim`: protocols under seeds; the first failure is shrunk, shown and made a command line.
+//! `anabranch sim`: runs protocols under seeds; shrinks and shows the first failure, with the command line that replays it.
 
 mod exhaustive;
 mod seeds;
@@ -35,34 +35,34 @@ use sweep::SweepArgs;
 /// `anabranch sim`.
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_help = "Exit code 0: every seed that ran was right. 1: a seed failed. Others as of all commands."
+    after_help = "Exit code 0: every seed that ran succeeded. 1: a seed failed. Others as for all commands."
 )]
 pub(crate) struct SimArgs {
-    /// What is run; `--list` says what each is.
+    /// The protocol; `--list` describes each.
     #[arg(required_unless_present = "list", value_parser = protocol_parser())]
     protocol: Option<Protocol>,
-    /// The protocols and the mutants, a sentence each.
+    /// Print the protocols and the mutants, one sentence each.
     #[arg(long, conflicts_with = "protocol")]
     list: bool,
-    /// The seeds, the last one not included.
+    /// The seeds, without the last one.
     #[arg(long, value_name = "A..B", default_value_t = Seeds { start: 0, end: 1000 })]
     seeds: Seeds,
     #[command(flatten)]
     size: SizeArgs,
     #[command(flatten)]
     sweep: SweepArgs,
-    /// With one of those: only every so-manieth point.
+    /// With a sweep: only every K-th point.
     #[arg(long, value_name = "K", requires = "sweep")]
     stride: Option<NonZeroUsize>,
-    /// The most times that a lane gives way without having to [default with --exhaustive: 1].
+    /// Most preemptions of a run, each a switch to another lane that is not forced [default with --exhaustive: 1].
     #[arg(long, value_name = "N")]
     most_switches: Option<u64>,
     #[command(flatten)]
     exhaustive: ExhaustiveArgs,
-    /// Threads that run seeds [default: one a core]. The result does not depend on it.
+    /// Threads that run seeds [default: one per core]. The result does not depend on it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Option<u32>,
-    /// After this time ("60s") no more seeds are begun; what ran is judged and counted.
+    /// Start no more seeds after this time ("60s"); the seeds that ran count.
     #[arg(long, value_name = "DURATION")]
     time_limit: Option<Period>,
     /// Show the failure as it was found.
@@ -76,7 +76,7 @@ pub(crate) struct SimArgs {
     trace: Option<PathBuf>,
     #[command(flatten)]
     settings: SettingsArgs,
-    /// One JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
 }

@@ -22,7 +22,7 @@ impl FromStr for Seeds {
     fn from_str(text: &str) -> Result<Self, String> {
         let bounds = text.split_once("..").map(|(start, end)| (start.parse::<u64>(), end.parse::<u64>()));
         let Some((Ok(start), Ok(end))) = bounds else {
-            return Err("seeds are written like 0..10000: first, two dots, one behind the last".to_owned());
+            return Err("seeds are written like 0..10000: first, two dots, one after the last".to_owned());
         };
         if start >= end {
             return Err(format!(
@@ -42,7 +42,7 @@ mod tests {
     fn ranges_are_half_open_and_not_empty() {
         assert_eq!("4711..4712".parse(), Ok(Seeds { start: 4711, end: 4712 }));
         assert_eq!(Seeds { start: 1, end: 3 }.to_string().parse(), Ok(Seeds { start: 1, end: 3 }));
-        for (wrong, told) in [
+        for (wrong, expected) in [
             ("5", "written like"),
             ("5..=6", "written like"),
             ("..6", "written like"),
@@ -52,7 +52,7 @@ mod tests {
             ("7..6", "one seed alone is 7..8"),
         ] {
             let refused = wrong.parse::<Seeds>().unwrap_err();
-            assert!(refused.contains(told), "{wrong}: {refused}");
+            assert!(refused.contains(expected), "{wrong}: {refused}");
         }
     }
 }

@@ -9,7 +9,7 @@ use super::Failed;
 use super::seeds::Seeds;
 use anabranch_bench::print::{self, Table};
 
-/// Columns where nothing says how wide a line may be.
+/// Columns of a line without a terminal.
 const WIDTH: usize = 120;
 
 #[derive(Serialize)]

@@ -6,19 +6,19 @@ use clap::Args;
 /// How large the world is that runs the protocol.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SizeArgs {
-    /// Ranks, a device each.
+    /// Number of ranks, each with one device.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     ranks: u32,
-    /// How often the operation is done [default: 2 or more, as the protocol needs].
+    /// Number of operations [default: 2 or more, depending on the protocol].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Tokens of a rank, or words of a message [default: 3].
+    /// Tokens per rank, or words per message [default: 3].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     tokens: Option<u32>,
-    /// Blocks of a kernel, where it takes several [default: 2].
+    /// Blocks per kernel, if it allows several [default: 2].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     blocks: Option<u32>,
-    /// Waves of a block [default: 2].
+    /// Waves per block [default: 2].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     waves: Option<u32>,
     /// The protocol's other form; for ep, combine from a caller's buffer.
@@ -27,19 +27,19 @@ pub(crate) struct SizeArgs {
     /// NVIDIA's form of the kernels, with fences that are cumulative.
     #[arg(long)]
     cumulative: bool,
-    /// Judge by what a run leaves, not by races.
+    /// Judge a run by its results, not by races.
     #[arg(long)]
     values_only: bool,
-    /// A mutant to run, by its name: kernels with one mistake, which a search must find; `--list` says which there are.
+    /// Run this mutant: kernels with one deliberate defect, which a search must find; `--list` prints the names.
     #[arg(long, value_name = "NAME")]
     mutant: Option<String>,
-    /// What goes wrong in every run of a world, as in kill:1@37; again for more. `docs/simulation.md` has the words.
+    /// Inject this fault in every run of a world, for example kill:1@37; repeatable. `docs/simulation.md` lists the faults.
     #[arg(long, value_name = "FAULT")]
     fault: Vec<Fault>,
 }
 
 impl SizeArgs {
-    /// The case that they say; the error where there is no such mutant.
+    /// The case of these arguments; an error for an unknown mutant.
     pub(crate) fn case(&self, protocol: Protocol) -> Result<Case, CaseError> {
         let mut case = Case::new(protocol, self.ranks);
         let fields = [

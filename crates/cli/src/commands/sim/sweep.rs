@@ -1,4 +1,4 @@
-//! `anabranch sim world`, struck at every point in turn.
+//! `anabranch sim world` with a fault injected at every point in turn.
 
 use std::num::NonZeroUsize;
 
@@ -12,21 +12,21 @@ use anabranch_bench::print;
 use anabranch_bench::progress::Progress;
 use anabranch_bench::reported::Reported;
 
-/// What strikes a world, beside its faults.
+/// Faults that a sweep injects, besides those of `--fault`.
 #[derive(Clone, Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 #[group(id = "sweep", multiple = false)]
 pub(super) struct SweepArgs {
-    /// Kill each rank at each of its primitives, a run each, and count how runs end.
+    /// Kill each rank at each of its primitives, one run per point, and count the outcomes.
     #[arg(long)]
     kill_each: bool,
-    /// Let each HIP call of each rank fail, with three codes.
+    /// Make each HIP call of each rank fail, with three error codes.
     #[arg(long)]
     fail_each_call: bool,
     /// Cut each rank's link to the rendezvous before each call.
     #[arg(long)]
     cut_each: bool,
-    /// Run every seed and count how runs end.
+    /// Run every seed and count the outcomes.
     #[arg(long)]
     outcomes: bool,
 }
@@ -58,7 +58,7 @@ struct SweepRow<'a> {
     replay: Option<String>,
 }
 
-/// Sweeps, and shows what came of it.
+/// Runs the sweep and prints the outcomes.
 pub(super) fn run(
     arguments: &SimArgs,
     what: Sweep,

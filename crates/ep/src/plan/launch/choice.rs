@@ -10,17 +10,16 @@ use super::{LaunchKey, LaunchTable, Launches};
 use crate::lock::lock;
 use crate::plan::EpConfig;
 
-/// Where the shapes of a plan's launches come from, where its configuration does not give them: numbers of
-/// [`EpConfig::launch`] stand in place of all others.
+/// The source of the launch shapes that the configuration does not set; numbers of [`EpConfig::launch`] override all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LaunchChoice {
-    /// The plan's arithmetic: it was made for no device in particular.
+    /// The plan's arithmetic, for a plan without a device.
     #[default]
     Plan,
     /// The configuration has both numbers.
     Configured,
-    /// What was measured for these rows.
+    /// An entry of a table.
     Table {
         /// The table's device.
         device: String,
@@ -31,16 +30,16 @@ pub enum LaunchChoice {
     Missing {
         /// The device.
         device: String,
-        /// What the table lacks.
+        /// The key without an entry.
         key: LaunchKey,
-        /// The device of the table that was looked into; `None` where there is no table for the device.
+        /// The device of the searched table; `None` where the device has no table.
         table: Option<String>,
     },
 }
 
 impl LaunchChoice {
-    /// The choice for a device of this name: by the configuration's table, or this crate's own for the device. A table of
-    /// another device has nothing for this one.
+    /// The choice for a device of this name, from the configuration's table or this crate's table for the device. A table of
+    /// another device does not apply.
     pub fn new(config: &EpConfig, ranks: u32, device: &str) -> Self {
         if config.max_blocks != 0 && config.waves_per_block != 0 {
             return Self::Configured;
@@ -74,7 +73,7 @@ impl LaunchChoice {
         }
     }
 
-    /// Says in the log that nothing was measured, once in a process for each device and key.
+    /// Logs that no entry was found, once per process for each device and key.
     pub(crate) fn report(&self) {
         static LOGGED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         if let Self::Missing { .. } = self
@@ -90,13 +89,12 @@ fn table_of(config: &EpConfig, device: &str) -> Option<Arc<LaunchTable>> {
     config.table.clone().or_else(|| LaunchTable::embedded(device))
 }
 
-/// What a table has for exactly this.
+/// The table's entry for exactly this key.
 fn entry<'a>(table: Option<&'a LaunchTable>, key: &LaunchKey, device: &str) -> Option<&'a Launches> {
     table.filter(|table| table.device == device)?.find(key)
 }
 
-/// What members compare: the device and a number that depends on all that the table has for the plan, whether or not the configuration
-/// stands in its place.
+/// The value that members compare: the device, and a hash of the table's entry for the plan, even if the configuration overrides it.
 pub(crate) fn compared(config: &EpConfig, ranks: u32, device: &str) -> String {
     let (table, key) = (table_of(config, device), LaunchKey::new(config, ranks));
     let text = |launches: &Launches| format!("{device} {:016x}", digest(launches.to_string().as_bytes()));

@@ -1,6 +1,6 @@
-//! Launch shapes that were measured to be fastest, as tables: for each group size, types of rows, row length and top-k the shapes
-//! of dispatch and combine from one number of tokens to the next. `anabranch tune ep` measures and writes tables; those of the
-//! machines that were measured are part of this crate. A plan takes an entry that was measured for exactly its rows, or none.
+//! Tables of measured launch shapes: for each group size, row types, row length and top-k, the fastest shapes of dispatch and combine
+//! by number of tokens. `anabranch tune ep` measures and writes tables, and this crate contains some. A plan uses the entry for exactly
+//! its rows, or none.
 
 use std::fmt;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub(crate) use choice::compared;
 /// Most waves of a block that a table or a configuration may ask for.
 pub(crate) const MAX_WAVES: u32 = 16;
 
-/// The kernels whose launches have a shape of their own.
+/// The operations that tables have launch shapes for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LaunchOperation {
     /// Dispatch, and the count before it.
@@ -54,7 +54,7 @@ impl fmt::Display for LaunchOperation {
     }
 }
 
-/// What a launch is cut to; the plan makes blocks, parts and segments of it that fit the tokens of the call and the device.
+/// Limits of a launch, from which the plan computes blocks, parts and segments for the tokens of the call and the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Launch {
     /// Most blocks of the grid.
@@ -69,7 +69,7 @@ pub struct Launch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchStep {
-    /// The most tokens of this rank in the call; the last step of a list has none.
+    /// The step's most tokens of this rank in the call; `None` in the last step.
     #[serde(default)]
     pub up_to: Option<u32>,
     /// [`Launch::max_blocks`].
@@ -88,8 +88,8 @@ impl LaunchStep {
     }
 }
 
-/// What launches are measured for, besides the device and the tokens of a call. The mode, casts, combined weights, numbers of tokens in
-/// device memory and masks are not part of it: plans with them take what was measured without.
+/// The key of measured launches in a table. It does not include the mode, casts, combined weights, device token counts and masks: plans
+/// with them use the launches that were measured without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LaunchKey {
     /// Ranks of the group.
@@ -98,11 +98,11 @@ pub struct LaunchKey {
     pub dispatch_type: DataType,
     /// Type of the rows that combine sums.
     pub combine_type: DataType,
-    /// What rows are turned into on their way back.
+    /// Encoding of the rows that combine pushes.
     pub combine_codec: CombineCodec,
     /// Elements of a row.
     pub hidden: u32,
-    /// Experts a token names.
+    /// Experts per token.
     pub top_k: u32,
 }
 
@@ -150,13 +150,13 @@ pub struct Launches {
     pub hidden: u32,
     /// [`LaunchKey::top_k`].
     pub top_k: u32,
-    /// Of dispatch, by tokens, ascending. Of what has no steps, the plan chooses the launches.
+    /// Steps of dispatch, ascending by tokens. For an operation without steps the plan chooses.
     #[serde(default)]
     pub dispatch: Vec<LaunchStep>,
-    /// Of the combine that pulls.
+    /// Steps of the combine that pulls.
     #[serde(default)]
     pub combine_pull: Vec<LaunchStep>,
-    /// Of the combine that pushes.
+    /// Steps of the combine that pushes.
     #[serde(default)]
     pub combine_push: Vec<LaunchStep>,
 }
@@ -171,7 +171,7 @@ const fn no_codec() -> CombineCodec {
 }
 
 impl Launches {
-    /// Without any steps.
+    /// Launches without any steps.
     pub const fn new(key: LaunchKey) -> Self {
         let LaunchKey { ranks, dispatch_type, combine_type, combine_codec, hidden, top_k } = key;
         Self {
@@ -187,7 +187,7 @@ impl Launches {
         }
     }
 
-    /// What they were measured for.
+    /// The key.
     pub const fn key(&self) -> LaunchKey {
         let Self { ranks, dispatch_type, combine_type, combine_codec, hidden, top_k, .. } = *self;
         LaunchKey { ranks, dispatch_type, combine_type, combine_codec, hidden, top_k }
@@ -202,15 +202,15 @@ impl Launches {
         }
     }
 
-    /// The launch of an operation on `tokens` of this rank: that of the next number of tokens that has one. `None` where the
-    /// operation was not measured.
+    /// The launch of an operation on `tokens` of this rank: the first step that covers them. `None` where the operation was not
+    /// measured.
     pub fn launch(&self, operation: LaunchOperation, tokens: u32) -> Option<Launch> {
         let steps = self.steps(operation);
         let step = steps.iter().find(|step| step.up_to.is_none_or(|up_to| tokens <= up_to));
         step.map(LaunchStep::launch)
     }
 
-    /// All launches that calls of up to `max_tokens` may have.
+    /// All launches for calls of up to `max_tokens`.
     pub(crate) fn launches_up_to(&self, max_tokens: u32) -> impl Iterator<Item = Launch> {
         LaunchOperation::ALL.into_iter().flat_map(move |operation| {
             let steps = self.steps(operation);
@@ -270,13 +270,13 @@ fn check_steps(steps: &[LaunchStep]) -> Result<(), String> {
     Ok(())
 }
 
-/// What was measured on a kind of machine.
+/// The measured launches of one device model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchTable {
     /// The device's name, as its runtime reports it.
     pub device: String,
-    /// All that was measured.
+    /// The entries, one per key.
     #[serde(default)]
     pub launches: Vec<Launches>,
 }
@@ -297,7 +297,7 @@ impl LaunchTable {
     /// Reads a file that `anabranch tune ep` wrote.
     ///
     /// # Errors
-    /// [`Error::File`]: no such file, and all that [`Self::parse`] refuses.
+    /// [`Error::File`]: no such file, or an error of [`Self::parse`].
     pub fn read(path: &Path) -> Result<Self> {
         let refuse = |problem| Error::File { what: "table of launches", path: path.to_owned(), problem };
         let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
@@ -307,7 +307,7 @@ impl LaunchTable {
     /// Reads a table.
     ///
     /// # Errors
-    /// What is wrong with it: no TOML of this form, steps out of order, numbers that no launch has.
+    /// The problem as text: not TOML of this form, steps out of order, values out of range, a key twice.
     pub fn parse(text: &str) -> Result<Self, String> {
         let table: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         for (index, launches) in table.launches.iter().enumerate() {
@@ -319,12 +319,12 @@ impl LaunchTable {
         Ok(table)
     }
 
-    /// What was measured for exactly this key.
+    /// The entry for exactly this key.
     pub fn find(&self, key: &LaunchKey) -> Option<&Launches> {
         self.launches.iter().find(|launches| launches.key() == *key)
     }
 
-    /// Puts launches in, in place of those of the same key.
+    /// Adds an entry, or replaces the entry of the same key.
     pub fn put(&mut self, launches: Launches) {
         match self.launches.iter_mut().find(|other| other.key() == launches.key()) {
             Some(other) => *other = launches,

@@ -147,7 +147,7 @@ fn a_wrong_table_is_refused_with_the_reason() {
 }
 
 #[test]
-fn the_configuration_goes_before_the_table_and_that_before_the_default() {
+fn configuration_overrides_table_overrides_default() {
     let shape = |config: EpConfig, tokens| {
         let plan = plan(config);
         let geometry = plan.dispatch_geometry(tokens, &limits()).unwrap();
@@ -177,7 +177,7 @@ fn the_configuration_goes_before_the_table_and_that_before_the_default() {
 }
 
 #[test]
-fn plans_take_as_much_of_the_device_as_their_calls_may_need() {
+fn plans_reserve_the_largest_launch() {
     let most = |config| plan(config).most_blocks(&limits());
     assert_eq!(most(tuned()), 132);
     assert_eq!(most(EpConfig { max_tokens: 8, ..tuned() }), 96, "no call has as many tokens");
@@ -193,7 +193,7 @@ fn plans_take_as_much_of_the_device_as_their_calls_may_need() {
 }
 
 #[test]
-fn a_digest_tells_what_is_in_use_and_no_more() {
+fn digest_covers_exactly_the_entries_in_use() {
     let digest = |table: LaunchTable| compared(&tuned().table(Arc::new(table)), 4, "a \"quoted\" device");
     let mut other_rows = table();
     other_rows.launches.pop();
@@ -207,7 +207,7 @@ fn a_digest_tells_what_is_in_use_and_no_more() {
 }
 
 #[test]
-fn a_table_keeps_what_it_has_for_others() {
+fn put_keeps_entries_of_other_keys() {
     let mut table = table();
     table.put(Launches { dispatch: vec![step(None, 1, 1, 1)], ..Launches::new(key()) });
     table.put(Launches {

@@ -282,7 +282,7 @@ fn over_infiniband_a_global_header_is_only_for_other_subnets() {
 }
 
 #[test]
-fn atomic_operations_are_told_only_as_far_as_kernels_can_use_them() {
+fn atomic_operations_are_reported_only_if_kernels_can_use_them() {
     // Byte order of 8-byte results, operations, sizes.
     for (order, operations, sizes, expected) in [
         (1 << 30, 0x0f, 0x0c, Atomics::Masked),
@@ -351,7 +351,7 @@ fn peers_may_do_atomic_operations_only_where_the_nic_has_them() {
 }
 
 #[test]
-fn every_call_that_fails_gives_all_back_and_says_what_the_nic_said() {
+fn every_failed_call_frees_everything_and_reports_the_nics_error() {
     let peer = endpoint(ethernet(), |_| ());
     let all = 13;
     for call in 0..all {

@@ -39,7 +39,7 @@ fn the_error_that_a_flush_has_overwritten_is_asked_for_once() {
         let fake = Fake::new();
         fake.say_context(&[(0x11c, 0x6800 | syndrome)]);
         let queue = failed(&fake, 0x05);
-        let behind = ", by QUERY_QP; the requests behind it were flushed, the last at entry 258 (16 bits)";
+        let behind = ", by QUERY_QP; later requests were flushed, the last at entry 258 (16 bits)";
         assert_eq!(queue.stopped(), Some(format!("{words}{behind}")));
         assert!(!queue.is_consequence(), "a request of this rank failed");
         assert_eq!((queue.stopped(), queries(&fake)), (queue.stopped(), 1));
@@ -72,7 +72,7 @@ fn an_error_that_was_seen_is_kept_when_a_flush_overwrites_it() {
 }
 
 #[test]
-fn a_nic_that_does_not_say_the_first_error_is_said_not_to() {
+fn a_nic_that_hides_the_first_error_is_reported_as_such() {
     let unknown = |fake: &Fake, why: &str| {
         let queue = failed(fake, 0x05);
         let words = queue.stopped().unwrap();

@@ -215,7 +215,7 @@ fn what_a_connectx_lacks_is_an_error_that_names_it_and_nothing_else_is_taken() {
 }
 
 #[test]
-fn the_host_posts_in_place_of_kernels_only_where_it_may_and_says_why() {
+fn the_host_posts_for_kernels_only_where_allowed_with_the_reason() {
     let (tree, config) = (Tree::of("dgx"), RdmaConfig::default());
     // Whatever a runtime or a NIC refuses, up to the last change of state.
     for (call, name) in OPENING.into_iter().enumerate() {

@@ -196,7 +196,7 @@ fn an_entry_without_its_doorbell_waits() {
 }
 
 #[test]
-fn a_failed_request_ends_the_queue_with_all_that_the_nic_said() {
+fn a_failed_request_ends_the_queue_with_the_nics_report() {
     let mut stage = Stage::new(16, PATIENCE);
     stage.ask(3);
     stage.post_queue.turn();
@@ -220,7 +220,7 @@ fn a_failed_request_ends_the_queue_with_all_that_the_nic_said() {
 }
 
 #[test]
-fn a_request_that_is_not_allowed_fails_behind_those_before_it() {
+fn a_forbidden_request_fails_after_earlier_requests() {
     let mut stage = Stage::new(16, PATIENCE);
     stage.ask(2);
     let position = stage.fill(|request| request.opcode = 99);
@@ -253,7 +253,7 @@ fn a_completion_out_of_order_is_not_believed() {
     stage.ask(2);
     stage.post_queue.turn();
     stage.finish(1..2);
-    stage.ended(0, 0, IBV_WC_FATAL_ERR, &["told of entry 1 before this one"]);
+    stage.ended(0, 0, IBV_WC_FATAL_ERR, &["completed entry 1 before this one"]);
 }
 
 #[test]
@@ -266,14 +266,14 @@ fn a_nic_that_cannot_be_asked_ends_the_queue() {
 }
 
 #[test]
-fn what_failed_for_a_peer_is_a_consequence_where_the_queue_says_so() {
+fn a_failure_caused_by_the_peer_is_marked_as_a_consequence() {
     let mut stage = Stage::new(16, PATIENCE);
     stage.post_queue.queue.flushes = true;
     stage.ended(0, 0, IBV_WC_WR_FLUSH_ERR, &["entry 0", "the peer's"]);
 }
 
 #[test]
-fn a_nic_that_says_nothing_is_given_up_within_the_patience() {
+fn a_silent_nic_is_given_up_within_the_patience() {
     let mut stage = Stage::new(16, Duration::ZERO);
     stage.fill(|request| request.bytes = 0);
     stage.stamp(0);
@@ -313,7 +313,7 @@ fn a_doorbell_for_an_entry_that_is_never_filled_is_given_up() {
 }
 
 #[test]
-fn a_queue_that_is_ended_from_outside_says_why_once() {
+fn a_queue_ended_from_outside_reports_the_reason_once() {
     let mut stage = Stage::new(16, PATIENCE);
     stage.ask(2);
     stage.post_queue.turn();

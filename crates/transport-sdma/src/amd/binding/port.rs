@@ -44,7 +44,7 @@ impl Port for HostPort {
             self.word_32(place + index * 4).store(*word, Ordering::Relaxed);
         }
         if self.queue.ring_place() == RingPlace::Device {
-            // Stores to the GPU's memory are combined on their way, and may arrive behind the doorbell: a fence empties what
+            // Stores to the GPU's memory are write-combined, and may arrive after the doorbell: a fence empties what
             // combines them, and a load from there waits for those before it (`PcieWcFlush` of ROCr does the same).
             fence(Ordering::SeqCst);
             let last = (words.len() as u64).saturating_sub(1) * 4;
@@ -54,7 +54,7 @@ impl Port for HostPort {
 
     fn publish(&self, end: u64) {
         self.word_64(AmdQueue::write_pointer).store(end, Ordering::Release);
-        // The doorbell is memory of the device, and no store of the host's may be behind it.
+        // The doorbell is memory of the device, and no earlier store of the host may arrive after it.
         fence(Ordering::SeqCst);
         self.word_64(AmdQueue::doorbell).store(end, Ordering::Release);
     }

@@ -10,7 +10,7 @@ use crate::amd::driver::{Driver, DriverNode, DriverQueue, QueueToken, RingPlace}
 use crate::amd::error::{AmdError, AmdResult};
 use crate::amd::topology::Gpu;
 
-/// The interface that tells a queue's pointers and makes rings uncached.
+/// The first interface that reports a queue's pointers and makes rings uncached.
 const INTERFACE: (u16, u16) = (1, 31);
 
 /// `hsa_queue_info_attribute_t`: of a queue of a copy engine, the doorbell's address and not a number.
@@ -89,7 +89,7 @@ impl RuntimeDriver {
         Ok(made)
     }
 
-    /// Takes a queue of this runtime away; nobody uses it any more.
+    /// Destroys a queue of this runtime, which is not used any more.
     fn take_away(&self, place: impl FnOnce() -> String, queue: *mut HsaQueue) -> AmdResult<()> {
         // SAFETY: the caller has the queue from this runtime, and gives it up.
         check(DESTROY, place, unsafe { (self.functions.hsa_queue_destroy)(queue) })
@@ -133,7 +133,7 @@ impl Driver for RuntimeDriver {
     }
 
     fn destroy(&self, queue: DriverQueue) -> AmdResult<()> {
-        // The runtime frees the ring behind the queue.
+        // The runtime frees the ring after the queue.
         self.take_away(|| format!("engine {}", queue.engine), queue.token.value() as *mut HsaQueue)
     }
 }

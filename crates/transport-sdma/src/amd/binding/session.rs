@@ -99,7 +99,7 @@ impl Session {
 
     fn agents(&self) -> AmdResult<Vec<Agent>> {
         unsafe extern "C" fn collect(agent: Agent, data: *mut c_void) -> Status {
-            // SAFETY: `data` is the vector below, which nobody else uses while the agents are gone through.
+            // SAFETY: `data` is the vector below, which nothing else uses while the agents are gone through.
             let agents = unsafe { &mut *data.cast::<Vec<Agent>>() };
             agents.push(agent);
             0

@@ -35,7 +35,7 @@ const UNKNOWN: u32 = 0;
 pub(super) struct MappedThunk {
     functions: ThunkFunctions,
     origin: String,
-    /// Closed behind the thunk.
+    /// Closed after the thunk.
     session: Arc<Session>,
 }
 
@@ -50,7 +50,7 @@ impl MappedThunk {
         // SAFETY: it takes nothing, and the thunk counts how often it is open.
         let code = unsafe { (functions.hsaKmtOpenKFD)() };
         if code == 0 {
-            // The runtime keeps its thunk open: this one, which nobody had opened, is another.
+            // The runtime keeps its thunk open: this one, which was not open, is another.
             // SAFETY: it undoes the open above.
             let closed = unsafe { (functions.hsaKmtCloseKFD)() };
             check("hsaKmtCloseKFD", || session.name().to_owned(), closed)?;

@@ -31,7 +31,7 @@ fn peer() -> GpuAddress {
 }
 
 #[test]
-fn a_queue_says_what_it_is_and_gives_everything_back_in_order() {
+fn a_queue_describes_itself_and_frees_everything_in_order() {
     let (engines, behind) = engines();
     assert_eq!(engines.source().node, 2);
     assert_eq!(engines.origin(), "a fake thunk");
@@ -261,7 +261,7 @@ fn what_cannot_be_is_refused_before_anything_is_made() {
 }
 
 #[test]
-fn choices_are_told_without_making_a_queue() {
+fn choices_are_reported_without_making_a_queue() {
     let (engines, behind) = engines();
     behind.calls();
     let choices = engines.choices(Some(&peer()), 2).unwrap();

@@ -137,7 +137,7 @@ fn hidden_nodes_are_counted_and_not_read() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_file_and_line() {
+fn errors_have_file_and_line() {
     let tree = Tree::new(1, &[TreeGpu::mi300x(1, 1)]);
     let file = tree.node(1).join("properties");
     let good = fs::read_to_string(&file).unwrap();

@@ -52,7 +52,7 @@ fn rank_at(index: usize) -> GroupRank {
 /// Every rank gets the reduction of all inputs. Inputs: one length.
 ///
 /// # Errors
-/// Those of [`reduce`].
+/// The errors of [`reduce`].
 pub fn all_reduce<B: AsRef<[u8]>>(
     data_type: DataType,
     op: ReduceOp,
@@ -65,7 +65,7 @@ pub fn all_reduce<B: AsRef<[u8]>>(
 /// The root gets the reduction of all inputs; what others hold is not defined. Inputs: one length.
 ///
 /// # Errors
-/// Those of [`reduce`]; [`OracleError::Root`].
+/// The errors of [`reduce`]; [`OracleError::Root`].
 pub fn reduce_to_root<B: AsRef<[u8]>>(
     data_type: DataType,
     op: ReduceOp,
@@ -80,7 +80,7 @@ pub fn reduce_to_root<B: AsRef<[u8]>>(
 /// Rank r gets the r-th of equal parts of the reduction. Inputs: one length, a multiple of the group's size in elements.
 ///
 /// # Errors
-/// Those of [`reduce`]; [`OracleError::Multiple`].
+/// The errors of [`reduce`]; [`OracleError::Multiple`].
 pub fn reduce_scatter<B: AsRef<[u8]>>(
     data_type: DataType,
     op: ReduceOp,
@@ -93,7 +93,7 @@ pub fn reduce_scatter<B: AsRef<[u8]>>(
 /// Rank r gets `counts[r]` elements of the reduction, behind those of the ranks before it. Inputs: the sum of the counts.
 ///
 /// # Errors
-/// Those of [`reduce`]; [`OracleError::Counts`], [`OracleError::Length`].
+/// The errors of [`reduce`]; [`OracleError::Counts`], [`OracleError::Length`].
 pub fn reduce_scatter_uneven<B: AsRef<[u8]>>(
     data_type: DataType,
     op: ReduceOp,
@@ -134,7 +134,7 @@ pub fn all_gather_uneven<B: AsRef<[u8]>>(
 /// The root gets all inputs, one behind the other; others get nothing. Inputs: one length.
 ///
 /// # Errors
-/// Those of [`all_gather`]; [`OracleError::Root`].
+/// The errors of [`all_gather`]; [`OracleError::Root`].
 pub fn gather<B: AsRef<[u8]>>(
     data_type: DataType,
     inputs: &[B],

@@ -310,7 +310,7 @@ impl<'o> Oracle<'o> {
     /// What contracts make of these outputs, where every rank has `capacity` rows an expert.
     ///
     /// # Errors
-    /// Those of [`Self::expert_major`].
+    /// The errors of [`Self::expert_major`].
     pub fn contracted<O: ExpertOutputs>(
         &'o self,
         capacity: usize,

@@ -1,5 +1,5 @@
 //! The ranks of a run: their memory, their queues, and what they leave. One host thread works for all of them, as a rank beside
-//! them that nothing strikes.
+//! them without a fault.
 
 use core::time::Duration;
 
@@ -181,7 +181,7 @@ impl Sdma {
         Ok(ranks)
     }
 
-    /// Ranks that map nobody but themselves.
+    /// Ranks that map only their own memory.
     fn with_nics(
         &self,
         devices: &[Device],

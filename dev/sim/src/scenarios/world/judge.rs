@@ -94,9 +94,9 @@ pub(crate) fn judge(faults: &[Fault], lives: &Lives) -> Result<&'static str, Str
         () if wrong.is_some() => "the oracle says that rows are wrong",
         () if failures == 0 => "all right",
         () if others.is_empty() => "an error names a rank of the link",
-        () if others_failed == 0 && !bad.is_empty() => "the struck rank fails, the others are right",
-        () if others_failed == others.len() => "every other rank names the struck one",
-        () => "some of the others name the struck one, some are right",
+        () if others_failed == 0 && !bad.is_empty() => "the faulty rank fails, the others are right",
+        () if others_failed == others.len() => "every other rank names the faulty one",
+        () => "some of the others name the faulty one, some are right",
     })
 }
 
@@ -127,12 +127,12 @@ fn judge_rank(
         return Ok(());
     }
     if allowed.culprits.contains(&rank) {
-        return Err(format!("struck rank {rank} fails with something else: {text}"));
+        return Err(format!("faulty rank {rank} fails with something else: {text}"));
     }
-    Err(format!("rank {rank} names another than the struck rank: {text}"))
+    Err(format!("rank {rank} names another than the faulty rank: {text}"))
 }
 
-/// Whether a struck rank's error is what its fault does to it.
+/// Whether a faulty rank's error is what its fault does to it.
 fn says_its_own(fault: &Fault, blame: &Blame) -> bool {
     match *fault {
         Fault::Machine(MachineFault::Kill { .. }) => {

@@ -41,7 +41,7 @@ impl Tensors {
             rows: upload(&given.tokens)?,
             ids: upload(bytemuck::cast_slice(&given.ids))?,
             weights: upload(bytemuck::cast_slice(&given.weights))?,
-            // What nobody writes is noticed; rows of the output are as long as rows of tokens.
+            // Missing writes are noticed; rows of the output are as long as rows of tokens.
             output: upload(&vec![0xcb; given.tokens.len()])?,
         })
     }

@@ -154,7 +154,7 @@ impl World {
         let run = machine.run();
         let broken = machine.failure().map(|failure| failure.to_string());
         // SAFETY: the rank threads have ended, and took with them what was made from the runtime, but for what worlds leak,
-        // which nobody can name any more.
+        // which cannot be named any more.
         unsafe { machine.retire() };
         Ok(Lives {
             run: Run {

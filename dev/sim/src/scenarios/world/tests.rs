@@ -34,32 +34,32 @@ fn said(words: &[&str], lives: &Lives) -> String {
 }
 
 #[test]
-fn whoever_fails_must_name_the_struck_rank_or_be_it() {
+fn a_failing_rank_is_the_faulty_one_or_names_it() {
     let dead = || failed(&[], Some(HipError::DEINITIALIZED));
     let by_kill = |endings| said(&["kill:1@5"], &lives(endings));
     assert_eq!(by_kill(vec![Ending::Right, Ending::Right]), "all right");
-    assert_eq!(by_kill(vec![failed(&[1], None), dead()]), "every other rank names the struck one");
-    assert_eq!(by_kill(vec![Ending::Right, dead()]), "the struck rank fails, the others are right");
+    assert_eq!(by_kill(vec![failed(&[1], None), dead()]), "every other rank names the faulty one");
+    assert_eq!(by_kill(vec![Ending::Right, dead()]), "the faulty rank fails, the others are right");
     let some = by_kill(vec![Ending::Right, dead(), failed(&[1], None)]);
-    assert_eq!(some, "some of the others name the struck one, some are right");
+    assert_eq!(some, "some of the others name the faulty one, some are right");
     for (endings, words) in [
-        (vec![failed(&[0], None), dead()], "wrong: rank 0 names another than the struck rank: text"),
+        (vec![failed(&[0], None), dead()], "wrong: rank 0 names another than the faulty rank: text"),
         (
             vec![failed(&[2], None), dead(), Ending::Right],
-            "wrong: rank 0 names another than the struck rank: text",
+            "wrong: rank 0 names another than the faulty rank: text",
         ),
-        (vec![dead(), dead()], "wrong: rank 0 names another than the struck rank: text"),
+        (vec![dead(), dead()], "wrong: rank 0 names another than the faulty rank: text"),
         (
             vec![Ending::Right, failed(&[], Some(HipError::OUT_OF_MEMORY))],
-            "wrong: struck rank 1 fails with something else: text",
+            "wrong: faulty rank 1 fails with something else: text",
         ),
         (vec![Ending::Panicked("oh".to_owned()), dead()], "wrong: rank 0 panics: oh"),
     ] {
         assert_eq!(by_kill(endings), words);
     }
     let code = |code| said(&["fail:1@5:out-of-memory"], &lives(vec![failed(&[1], None), failed(&[], code)]));
-    assert_eq!(code(Some(HipError::OUT_OF_MEMORY)), "every other rank names the struck one");
-    assert!(code(Some(HipError::INVALID_HANDLE)).starts_with("wrong: struck rank 1"));
+    assert_eq!(code(Some(HipError::OUT_OF_MEMORY)), "every other rank names the faulty one");
+    assert!(code(Some(HipError::INVALID_HANDLE)).starts_with("wrong: faulty rank 1"));
 }
 
 #[test]

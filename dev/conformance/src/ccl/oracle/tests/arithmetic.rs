@@ -106,7 +106,7 @@ fn exact_data_is_exact_in_any_order_and_after_any_rounding() {
 }
 
 #[test]
-fn normal_data_tells_orders_apart() {
+fn normal_data_distinguishes_orders() {
     for data_type in DATA_TYPES.into_iter().filter(|data_type| data_type.is_float()) {
         let data = Data::Normal.of(data_type, ReduceOp::Sum, 4, 7);
         let mut inputs: Vec<_> = (0..4).map(|rank| data.bytes(GroupRank::new(rank), 0..4000)).collect();

@@ -143,7 +143,7 @@ fn a_worked_combine() {
     let (shape, inputs) = small();
     let oracle = Oracle::new(shape, lend(&inputs)).unwrap();
     let experts = oracle.reference_experts().unwrap();
-    // Token 0: 0.25 + 0.75 times the row. Token 1: only rank 1, 0.5 + 0.125. Token 2: nobody.
+    // Token 0: 0.25 + 0.75 times the row. Token 1: only rank 1, 0.5 + 0.125. Token 2: no rank.
     let output = oracle.combine(rank(0)).unwrap().output(&experts);
     assert_eq!(output, f32_bytes(&[1.0, 2.0, 1.875, 2.5, 0.0, 0.0]));
     let output = oracle.combine(rank(1)).unwrap().output(&experts);

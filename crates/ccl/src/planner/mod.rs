@@ -1,66 +1,42 @@
-//! What is done for a call: the algorithm and the shape of the launch. A function of values that are equal on all members.
+//! Chooses the [`Plan`] of a call. A function of values that are equal on all members.
 
 pub mod tuning;
 
+use crate::lower::recipes;
 use crate::lower::recipes::LaunchSize;
-use crate::lower::{Plan, recipes};
+use crate::plan::{Choice, Limits, Plan};
 use crate::types::{Algorithm, Collective, Error, Result, Shape};
 use tuning::{Step, Table};
 
-/// What the plan has to know of the devices: the same on all members.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Channels of the communicator: the most blocks of a launch.
-    pub channels: u32,
-    /// Threads of a block that moves packets.
-    pub packet_threads: u32,
-    /// Threads of a block that moves bytes in bulk.
-    pub bulk_threads: u32,
-    /// Threads of a block that only meets the other members': as few as there can be, beside other work.
-    pub meeting_threads: u32,
-}
-
-/// What is chosen for a call beforehand: by who tunes or tests. Equal on all members; `None` leaves it to the plan.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Choice {
-    /// The algorithm.
-    pub algorithm: Option<Algorithm>,
-    /// Blocks of the launch. Where copy engines move bytes and nothing is reduced there is one, whatever is given.
-    pub blocks: Option<u32>,
-    /// Bytes that are worth a block ([`Step::block_bytes`]), where `blocks` says nothing.
-    pub block_bytes: Option<u64>,
-    /// [`Plan::phased`]; means nothing for other algorithms than `push`.
-    pub phased: Option<bool>,
-}
-
-/// Bytes that a packet carries.
+/// Payload bytes of a packet.
 const PAYLOAD: u64 = 8;
-/// Bytes of a message that are worth a block, in bulk.
+/// Bytes of a message per block, for bulk kernels.
 const BULK_GRAIN: u64 = 32 << 10;
-/// The same where copy engines bring what a kernel sums: whoever asks for them wants the compute units for something else.
+/// Bytes of a message per block where copy engines move the contributions and a kernel reduces. Large, because copy engines are chosen to
+/// leave the compute units to other work.
 const ENGINE_GRAIN: u64 = 1 << 20;
-/// Bytes of a message from which phases pay.
+/// Bytes of a message from which `push` with phases is faster.
 const PHASED_FROM: u64 = 48 << 20;
 
 impl Plan {
-    /// The plan of a call: the algorithm asked for, or the one that was measured to be fastest, or that is expected to be where there
-    /// is no table or nothing in it for the call.
+    /// The plan of a call. The algorithm is the requested one, or the fastest in `table`, or the expected fastest if `table` has no entry
+    /// for the call.
     ///
     /// # Errors
-    /// [`Error::Algorithm`] when the algorithm asked for cannot do the call.
+    /// [`Error::Algorithm`] if the requested algorithm cannot run the call.
     pub fn new(
         shape: &Shape,
         limits: &Limits,
         table: Option<&Table>,
         asked: Option<Algorithm>,
     ) -> Result<Self> {
-        // Members do not know how much others exchange: what depends on it cannot choose.
+        // Members do not know the counts of other pairs, so the choice cannot depend on them.
         let known = !(shape.uneven && shape.collective == Collective::AllToAll);
         let step = table.filter(|_| known).and_then(|table| table.step(shape));
         let algorithm = match asked {
-            // There is one way.
+            // No other algorithm sends and receives.
             _ if shape.collective == Collective::SendReceive => Algorithm::Pipes,
-            // There is one way to meet, whatever is asked for.
+            // A barrier has one algorithm, whatever is requested.
             _ if shape.collective == Collective::Barrier => Algorithm::Packets,
             Some(algorithm) => algorithm,
             None => step.map_or_else(|| expected_fastest(shape), |step| step.algorithm),
@@ -73,10 +49,10 @@ impl Plan {
         Ok(Self::with(shape, limits, algorithm, step.filter(|step| step.algorithm == algorithm)))
     }
 
-    /// The plan of a call with something chosen beforehand.
+    /// The plan of a call with parts fixed by `choice`.
     ///
     /// # Errors
-    /// Those of [`Self::new`]; [`Error::Config`] for blocks that are not within 1 and the channels.
+    /// As [`Self::new`]; [`Error::Config`] for blocks outside 1 to the number of channels.
     pub fn chosen(shape: &Shape, limits: &Limits, table: Option<&Table>, choice: Choice) -> Result<Self> {
         let plan = Self::new(shape, limits, table, choice.algorithm)?;
         let blocks = match (choice.blocks, choice.block_bytes) {
@@ -89,16 +65,16 @@ impl Plan {
             return Err(Error::Config { field: "blocks", given: blocks.into(), allowed });
         }
         let blocks = if size_of(shape, plan.algorithm) == LaunchSize::Barrier { 1 } else { blocks };
-        // The kernels' other forms have no phases.
+        // Only `push` has phases.
         let phased = choice.phased.unwrap_or(plan.phased) && plan.algorithm == Algorithm::Push;
         Ok(Self { blocks, phased, ..plan })
     }
 
-    /// The plan of a call across machines, by an algorithm that can do it.
+    /// The plan of an internode call, by an algorithm that can run it.
     ///
     /// # Errors
-    /// [`Error::Config`] for blocks that are not within 1 and the channels; [`Error::Algorithm`] for one that was asked for.
-    pub(crate) fn across(
+    /// [`Error::Config`] for blocks outside 1 to the number of channels; [`Error::Algorithm`] if an intranode algorithm is requested.
+    pub(crate) fn internode(
         shape: &Shape,
         limits: &Limits,
         algorithm: Algorithm,
@@ -109,7 +85,7 @@ impl Plan {
             return Err(Error::Algorithm {
                 collective: shape.collective,
                 algorithm: asked,
-                reason: ONE_MACHINE,
+                reason: ONE_NODE,
             });
         }
         let plan = Self::with(shape, limits, algorithm, None);
@@ -124,7 +100,7 @@ impl Plan {
 
     fn with(shape: &Shape, limits: &Limits, algorithm: Algorithm, step: Option<&Step>) -> Self {
         let threads = match size_of(shape, algorithm) {
-            LaunchSize::Barrier => limits.meeting_threads,
+            LaunchSize::Barrier => limits.barrier_threads,
             LaunchSize::Packets | LaunchSize::SharedPackets => limits.packet_threads,
             LaunchSize::Bulk | LaunchSize::FewBlocks => limits.bulk_threads,
         };
@@ -136,12 +112,12 @@ impl Plan {
     }
 }
 
-/// Why an algorithm of one machine cannot do a call across several.
-const ONE_MACHINE: &str = "members are on several machines, and it stores to all members' memory: a communicator across machines has \
-                           network-direct and network-by-node, which ccl.across chooses between; leave ccl.algorithm at auto";
+/// Why an intranode algorithm cannot run an internode call.
+const ONE_NODE: &str = "members are on several nodes, and it needs the memory of all members mapped: set ccl.algorithm to auto; ccl.across \
+                        selects network-direct or network-by-node";
 
 impl Limits {
-    /// Bytes that are worth a block where nothing was measured.
+    /// Bytes per block where no measurement exists.
     pub fn block_bytes(&self, shape: &Shape, algorithm: Algorithm) -> u64 {
         match size_of(shape, algorithm) {
             LaunchSize::Packets | LaunchSize::SharedPackets => u64::from(self.packet_threads) * PAYLOAD,
@@ -151,12 +127,12 @@ impl Limits {
     }
 }
 
-/// The size of a launch. Kernels that are not in the table of recipes move bytes in bulk.
+/// The launch size of an algorithm. Kernels that are not in the table of recipes have bulk launches.
 fn size_of(shape: &Shape, algorithm: Algorithm) -> LaunchSize {
     recipes::find(algorithm, shape).map_or(LaunchSize::Bulk, |recipe| recipe.size)
 }
 
-/// Blocks for what a member sends, so many bytes each.
+/// The number of blocks if each block gets `block_bytes` bytes of what a member sends.
 fn blocks_of(shape: &Shape, limits: &Limits, algorithm: Algorithm, block_bytes: u64) -> u32 {
     let bytes = match size_of(shape, algorithm) {
         LaunchSize::Barrier => return 1,
@@ -164,13 +140,13 @@ fn blocks_of(shape: &Shape, limits: &Limits, algorithm: Algorithm, block_bytes: 
         LaunchSize::SharedPackets => shape.bytes().div_ceil(u64::from(shape.members)),
         LaunchSize::Bulk | LaunchSize::FewBlocks => shape.message_bytes(),
     };
-    // Members do not know each other's counts: what does not depend on them decides.
+    // Members do not know the counts of other pairs: use all channels.
     let bytes = if shape.uneven && shape.collective == Collective::AllToAll { u64::MAX } else { bytes };
     bytes.div_ceil(block_bytes.max(1)).clamp(1, u64::from(limits.channels)) as u32
 }
 
-/// The choice by thresholds: what was fastest on two to four GPUs with all links to each other. Values that are equal on all
-/// members decide.
+/// The choice by thresholds: the fastest algorithms measured on two to four fully connected GPUs. Depends only on values that are equal on
+/// all members.
 fn expected_fastest(shape: &Shape) -> Algorithm {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
@@ -179,9 +155,9 @@ fn expected_fastest(shape: &Shape) -> Algorithm {
     let straight = if legal(Algorithm::Direct) { Algorithm::Direct } else { Algorithm::Staged };
     match shape.collective {
         Collective::SendReceive => Algorithm::Pipes,
-        // Counts that only pairs know cannot choose.
+        // Counts that only pairs know cannot influence the choice.
         Collective::AllToAll if shape.uneven => straight,
-        // Of two, each sends the other everything either way: a second hop saves nothing.
+        // With two members, two hops send as many bytes as one.
         Collective::AllReduce | Collective::Reduce if shape.members <= 2 && bytes <= 384 * KIB => {
             Algorithm::Packets
         }
@@ -195,8 +171,8 @@ fn expected_fastest(shape: &Shape) -> Algorithm {
         Collective::ReduceScatter if bytes <= MIB => Algorithm::Packets,
         Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter => Algorithm::Push,
         _ if bytes <= 768 * KIB => Algorithm::Packets,
-        // Arithmetic, not measured; `anabranch tune` measures. Straight from the root, (n - 1) S bytes leave it; in two hops 2 (n - 1) / n S
-        // leave any member, for a meeting more: some microseconds, in which a link moves about a MiB.
+        // Arithmetic, not measured; `anabranch tune` measures. In one hop (n - 1) S bytes leave the root. In two hops 2 (n - 1) / n S bytes
+        // leave each member, at the cost of one more barrier: some microseconds, in which a link moves about 1 MiB.
         Collective::Broadcast if shape.members > 2 && bytes >= 4 * MIB => Algorithm::TwoHop,
         _ => straight,
     }
@@ -208,7 +184,7 @@ mod tests {
     use crate::types::LocationKind;
 
     const LIMITS: Limits =
-        Limits { channels: 64, packet_threads: 256, bulk_threads: 512, meeting_threads: 32 };
+        Limits { channels: 64, packet_threads: 256, bulk_threads: 512, barrier_threads: 32 };
 
     fn expected(collective: Collective, members: u32, bytes: u64, location: LocationKind) -> Algorithm {
         let parts = match collective {
@@ -238,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn large_broadcasts_take_two_hops_where_that_saves_bytes() {
+    fn large_broadcasts_between_three_or_more_take_two_hops() {
         let of = |members, bytes| expected(Collective::Broadcast, members, bytes, LocationKind::Symmetric);
         assert_eq!([of(3, 4 << 20), of(8, 1 << 30)], [Algorithm::TwoHop; 2]);
         assert_eq!([of(2, 1 << 30), of(4, (4 << 20) - 1)], [Algorithm::Direct; 2]);

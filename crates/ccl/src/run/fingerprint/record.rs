@@ -1,32 +1,32 @@
-//! What one member says about its call: the fingerprint, and the row behind it.
+//! The record of the call of one member: the fingerprint, and the row after it.
 
 use anabranch_hip_jit::bytemuck;
 use anabranch_ranks::GroupRank;
 
 use crate::call::Call;
 use crate::device::args::{Fingerprint, ListedTensor, MOST_LISTED, MOST_UNEVEN, NOTHING, ROW_WORDS, Split};
-use crate::lower::Plan;
 use crate::lower::recipes::reached_by_peers;
+use crate::plan::Plan;
 use crate::types::{Collective, ReduceOp, Shape};
 
 use super::{list, place_in};
 
-/// Words of a split, and of a tensor in a list.
+/// 64-bit words of a split, and of a tensor in a list.
 const SPLIT_WORDS: usize = size_of::<Split>() / 8;
 const LISTED_WORDS: usize = size_of::<ListedTensor>() / 8;
 
-/// One member's call.
+/// The call of one member, as members exchange it.
 #[derive(Clone, Debug)]
-pub(crate) struct Said {
+pub(crate) struct CallRecord {
     pub(crate) fingerprint: Fingerprint,
-    /// With each member; none where counts are equal.
+    /// The elements exchanged with each member; empty if counts are equal.
     pub(crate) splits: Vec<Split>,
-    /// The first tensors of a list.
+    /// The first [`MOST_LISTED`] tensors of a list.
     pub(crate) tensors: Vec<ListedTensor>,
 }
 
-impl Said {
-    /// What a member says of a call that was planned; the call's number is left open.
+impl CallRecord {
+    /// The record of a planned call. Its sequence number is 0 until the launch.
     pub(crate) fn new(call: &Call<'_>, shape: &Shape, plan: &Plan, rank: GroupRank) -> Self {
         let mut fingerprint = Fingerprint::new(call, shape, plan);
         let mut tensors = Vec::new();
@@ -40,18 +40,17 @@ impl Said {
         Self { fingerprint, splits: splits(call, rank), tensors }
     }
 
-    /// What was read of a member of a group of `members`: its fingerprint, and its row with so many words as
-    /// [`Self::row_words`] says.
+    /// Decodes the fingerprint and the row of a member of a group of `members`. The row has [`Self::row_words`] words.
     pub(crate) fn of(fingerprint: Fingerprint, row: &[u64; ROW_WORDS], members: u32) -> Self {
-        let told = &row[..Self::row_words(&fingerprint, members)];
+        let written = &row[..Self::row_words(&fingerprint, members)];
         if fingerprint.uneven == 0 {
-            Self { fingerprint, splits: Vec::new(), tensors: bytemuck::cast_slice(told).to_vec() }
+            Self { fingerprint, splits: Vec::new(), tensors: bytemuck::cast_slice(written).to_vec() }
         } else {
-            Self { fingerprint, splits: bytemuck::cast_slice(told).to_vec(), tensors: Vec::new() }
+            Self { fingerprint, splits: bytemuck::cast_slice(written).to_vec(), tensors: Vec::new() }
         }
     }
 
-    /// Words of the row behind a fingerprint.
+    /// Words of the row after a fingerprint.
     pub(crate) fn row_words(fingerprint: &Fingerprint, members: u32) -> usize {
         match fingerprint {
             Fingerprint { uneven: 0, tensors: NOTHING, .. } => 0,
@@ -62,7 +61,7 @@ impl Said {
         }
     }
 
-    /// The row, and how many words of it are told.
+    /// The row, and the number of its words in use.
     pub(crate) fn row(&self) -> ([u64; ROW_WORDS], u64) {
         let words: &[u64] = if self.fingerprint.uneven == 0 {
             bytemuck::cast_slice(&self.tensors)
@@ -76,7 +75,7 @@ impl Said {
         (row, words.len().min(ROW_WORDS) as u64)
     }
 
-    /// The call as its member made it, in full.
+    /// The call, as text.
     pub(crate) fn describe(&self) -> String {
         let Self { fingerprint: call, splits, tensors } = self;
         let value = |field| call.value(field);
@@ -96,9 +95,9 @@ impl Said {
         };
         let (sent, expected) = (list(|split| split.sent), list(|split| split.expected));
         if call.tensors != NOTHING {
-            let told = tensors.iter().map(list::describe).collect::<Vec<_>>().join(", ");
+            let written = tensors.iter().map(list::describe).collect::<Vec<_>>().join(", ");
             let more = if call.tensors > tensors.len() as u64 { ", .." } else { "" };
-            words.push(format!("of {} tensors [{told}{more}]", value(17)));
+            words.push(format!("of {} tensors [{written}{more}]", value(17)));
         } else if call.uneven == 0 {
             words.push(format!("of {} elements", value(5)));
         } else if is_collective(Collective::AllGather) {
@@ -123,7 +122,7 @@ impl Said {
     }
 }
 
-/// What this rank sends to each member and expects from each; none where counts are equal.
+/// The elements that this rank sends to each member and expects from each; empty if counts are equal.
 fn splits(call: &Call<'_>, rank: GroupRank) -> Vec<Split> {
     match *call {
         Call::AllGatherUneven { counts, .. } => {

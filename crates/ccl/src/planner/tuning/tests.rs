@@ -30,7 +30,7 @@ fn table() -> Table {
 }
 
 #[test]
-fn tables_of_the_crate_can_be_read_and_name_different_devices() {
+fn embedded_tables_parse_with_distinct_devices() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tables");
     let mut devices: Vec<_> = std::fs::read_dir(folder)
         .unwrap()
@@ -46,12 +46,12 @@ fn tables_of_the_crate_can_be_read_and_name_different_devices() {
 }
 
 #[test]
-fn a_table_is_read_as_it_was_written() {
+fn written_table_parses_to_the_same_table() {
     assert_eq!(Table::parse(&table().to_string()), Ok(table()));
 }
 
 #[test]
-fn size_memory_and_group_decide_and_nothing_is_extrapolated() {
+fn steps_depend_on_size_memory_group_without_extrapolation() {
     let table = table();
     let algorithm = |collective, members, bytes, location| {
         table.step(&shape(collective, members, bytes, location)).map(|step| step.algorithm)
@@ -80,7 +80,7 @@ fn size_memory_and_group_decide_and_nothing_is_extrapolated() {
 }
 
 #[test]
-fn what_is_wrong_with_a_table_is_said() {
+fn parse_error_describes_the_problem() {
     let text = |steps: &str| {
         format!(
             "device = \"x\"\n[[choices]]\ncollective = \"all_gather\"\nmembers = 4\nreached = false\nsteps = [{steps}]"
@@ -98,7 +98,7 @@ fn what_is_wrong_with_a_table_is_said() {
         (
             "{ up_to = 5, algorithm = \"packets\", block_bytes = 1 }, { up_to = 5, algorithm = \"packets\", block_bytes = 1 }, \
              { algorithm = \"packets\", block_bytes = 1 }",
-            "sizes ascend",
+            "sizes must ascend",
         ),
         (
             "{ algorithm = \"packets\", block_bytes = 1 }, { algorithm = \"packets\", block_bytes = 1 }",

@@ -1,6 +1,5 @@
-//! What was measured to be fastest on a kind of machine, as a table: for each collective, size of group and kind of memory the
-//! algorithm from one size of message to the next. `anabranch tune` measures and writes tables; those of the machines that were
-//! measured are part of this crate.
+//! Tables of measured algorithms. For each collective, group size and kind of memory, a table lists the fastest algorithm by message size.
+//! `anabranch tune` measures and writes tables. The crate embeds the tables in `tables/`.
 
 use std::fmt;
 use std::path::Path;
@@ -11,75 +10,74 @@ use serde::{Deserialize, Serialize};
 use crate::types::{Algorithm, Collective, Error, Result, Shape};
 use anabranch_ranks::digest;
 
-/// How calls up to a size are done.
+/// The algorithm of messages up to a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// The largest message that it is for, bytes as benchmarks count them ([`Shape::message_bytes`]); the last step of a list has
-    /// none.
+    /// The largest message of this step, in bytes as benchmarks count them ([`Shape::message_bytes`]). `None` in the last step of a list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up_to: Option<u64>,
-    /// How.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// Bytes that are worth a block of the launch: of the message that each member sends.
+    /// Bytes per block of the launch, of the message that each member sends.
     pub block_bytes: u64,
-    /// [`Plan::phased`](crate::lower::Plan::phased).
+    /// [`Plan::phased`](crate::plan::Plan::phased).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub phased: bool,
 }
 
-/// The steps of one collective in groups of one size.
+/// The steps of one collective, group size and kind of memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choices {
-    /// Which collective.
+    /// The collective.
     pub collective: Collective,
-    /// Members of the groups.
+    /// Members of the group.
     pub members: u32,
-    /// Whether peers reach input and output.
+    /// Whether input and output are symmetric or registered. Collectives without a reduction depend on the output only.
     pub reached: bool,
-    /// By size, ascending.
+    /// Steps in ascending order of size.
     pub steps: Vec<Step>,
 }
 
-/// What was measured on a kind of machine.
+/// The measurements on one kind of device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
-    /// The device's name, as its runtime tells it.
+    /// Name of the device, as its runtime reports it.
     pub device: String,
-    /// All that was measured.
+    /// All measurements.
     #[serde(default)]
     pub choices: Vec<Choices>,
 }
 
-/// The tables of this crate.
+/// The embedded tables.
 static EMBEDDED: LazyLock<Vec<Arc<Table>>> = LazyLock::new(|| {
     let texts = [include_str!("../../tables/host.toml"), include_str!("../../tables/nvidia-h200.toml")];
-    // That they can be read is a test.
+    // A test checks that all of them parse.
     texts.iter().filter_map(|text| Table::parse(text).ok()).map(Arc::new).collect()
 });
 
 impl Table {
-    /// The table of this crate for a device of this name.
+    /// The embedded table for the device of this name; `None` if there is none.
     pub fn embedded(device: &str) -> Option<Arc<Self>> {
         EMBEDDED.iter().find(|table| table.device == device).cloned()
     }
 
-    /// Reads a file that `anabranch tune` wrote.
+    /// Reads a table file, as `anabranch tune` writes it.
     ///
     /// # Errors
-    /// [`Error::Table`]: no such file, and all that [`Self::parse`] refuses.
+    /// [`Error::Table`] if the file cannot be read or [`Self::parse`] fails.
     pub fn read(path: &Path) -> Result<Self> {
         let refuse = |problem| Error::Table { path: path.to_owned(), problem };
         let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
         Self::parse(&text).map_err(refuse)
     }
 
-    /// Reads a table.
+    /// Parses a table.
     ///
     /// # Errors
-    /// What is wrong with it: no TOML of this form, steps out of order, an algorithm that cannot do the collective.
+    /// A description of the problem: not TOML of this form, steps out of order, or an algorithm that cannot run the collective.
     pub fn parse(text: &str) -> Result<Self, String> {
         let table: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         for (index, choices) in table.choices.iter().enumerate() {
@@ -96,16 +94,16 @@ impl Table {
         Ok(table)
     }
 
-    /// What tells tables apart: the device's name and a number that depends on everything in it.
+    /// Identifies the table: the name of the device and a digest of the contents.
     pub fn digest(&self) -> String {
         format!("{} {:016x}", self.device, digest(self.to_string().as_bytes()))
     }
 
-    /// How a call of this shape is done: by what was measured for its collective and kind of memory in groups of its size, or of the
-    /// nearest size below where larger groups were measured too: a gap is filled from below. `None` for groups larger than all that
-    /// were measured.
+    /// The step for a call of this shape, from the measurements of its collective, kind of memory and group size. If that group size was
+    /// not measured, the next smaller measured size is used. `None` for groups larger than all measured ones, and if the step's algorithm
+    /// cannot run the call.
     pub fn step(&self, shape: &Shape) -> Option<&Step> {
-        // What moves bytes reads its own input only.
+        // Without a reduction, members read only their own input.
         let input = !shape.collective.reduces() || shape.input.is_reached();
         let reached = input && shape.output.is_reached();
         let fitting = |of: &&Choices| {
@@ -123,7 +121,7 @@ impl Table {
     }
 }
 
-/// As [`Table::parse`] reads it.
+/// The format that [`Table::parse`] reads.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "device = {}", toml::Value::from(self.device.as_str()))?;
@@ -158,7 +156,7 @@ impl Choices {
                 return Err(format!("{place}: a step that is not the last has no up_to"));
             };
             if up_to <= below {
-                return Err(format!("{place}: up_to = {up_to} behind {below}; sizes ascend"));
+                return Err(format!("{place}: up_to = {up_to} after {below}; sizes must ascend"));
             }
             below = up_to;
         }

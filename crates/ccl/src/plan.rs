@@ -1,0 +1,45 @@
+//! The plan of a call: algorithm, grid and block size. Plain data; [`Plan::new`] chooses it (`planner`), `lower` turns it into launches.
+
+use crate::types::Algorithm;
+
+/// How a call runs. Equal on all members of the group, because it follows from values that are equal on all members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Plan {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// Blocks of the launch. Each block works on its own channel.
+    pub blocks: u32,
+    /// Threads per block.
+    pub threads: u32,
+    /// Whether `push` writes to one peer at a time, every member to a different peer, with a barrier after each peer. This fills links better
+    /// and costs further barriers, which only large messages make up for. False for all other algorithms.
+    pub phased: bool,
+}
+
+/// Properties of the communicator that plans depend on. Equal on all members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Channels of the communicator: the most blocks of a launch.
+    pub channels: u32,
+    /// Threads per block of kernels that move packets.
+    pub packet_threads: u32,
+    /// Threads per block of kernels that move bytes in bulk.
+    pub bulk_threads: u32,
+    /// Threads of the one block of a barrier kernel: one wave, so that it fits beside other work.
+    pub barrier_threads: u32,
+}
+
+/// Parts of a plan that a tuner or a test fixes. Every member gives the same. `None` leaves the part to [`Plan::chosen`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// The algorithm.
+    pub algorithm: Option<Algorithm>,
+    /// Blocks of the launch, 1 to [`Limits::channels`]. Ignored where copy engines move bytes without a reduction: barrier kernels have one
+    /// block.
+    pub blocks: Option<u32>,
+    /// Bytes per block ([`Step::block_bytes`](crate::tuning::Step::block_bytes)), from which the number of blocks follows. Ignored if
+    /// `blocks` is given.
+    pub block_bytes: Option<u64>,
+    /// [`Plan::phased`]. Ignored for algorithms other than `push`.
+    pub phased: Option<bool>,
+}
