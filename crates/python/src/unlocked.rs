@@ -49,7 +49,18 @@ impl<T: Ends> Drop for Unlocked<T> {
             return;
         }
         let mut value = Some(value);
+        // SAFETY: allowed on every thread, with or without the lock, while there is an interpreter; released below. PyO3 counts for itself
+        // whether this thread has the lock, and is wrong where a library let go of it and then called a deleter of ours.
+        let state = unsafe {
+            if pyo3::ffi::Py_IsInitialized() == 0 {
+                std::mem::forget(value);
+                return;
+            }
+            pyo3::ffi::PyGILState_Ensure()
+        };
         Python::try_attach(|py| py.detach(|| drop(value.take())));
+        // SAFETY: the pair of the call above.
+        unsafe { pyo3::ffi::PyGILState_Release(state) };
         if let Some(value) = value {
             // The interpreter is ending, and so is the process.
             std::mem::forget(value);

@@ -21,7 +21,23 @@ _Op = str | tuple[str, float]
 _Settings = Config | str | PathLike[str] | Mapping[str, Any] | None
 _T = TypeVar("_T")
 
-__all__: list[str]
+__all__ = [
+    "CombineSent",
+    "Communicator",
+    "Config",
+    "DispatchSent",
+    "Dispatched",
+    "EpConfig",
+    "ExpertParallel",
+    "Memory",
+    "Routing",
+    "Work",
+    "World",
+    "flush_logs",
+    "init",
+    "run_command",
+    "spawn_threads",
+]
 
 def init(
     config: _Settings = None,
