@@ -36,7 +36,7 @@ def test_memory_of_the_heap_is_a_tensor_that_outlives_its_handle(settings):
         assert anabranch.spawn_threads(work, 2, settings) == (True, True)
 
 
-def test_views_and_gradients_are_refused_by_name(settings):
+def test_views_are_refused_and_addresses_taken(settings):
     def work(world):
         comm = world.communicator()
         with pytest.raises(anabranch.UsageError, match="tensor is not contiguous"):
