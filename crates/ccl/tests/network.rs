@@ -285,15 +285,15 @@ fn missing_member_is_named() {
             let _ = world.barrier(world.group(), "after the last call");
             Ok(())
         });
-        let said: Vec<_> = results
+        let errors: Vec<_> = results
             .iter()
             .filter_map(|result| match result {
                 Err(RankError::Work { error, .. }) => Some(with_causes(error)),
                 _ => None,
             })
             .collect();
-        assert!(!said.is_empty(), "{results:?}");
-        let named = said.iter().any(|text| text.contains("rank 2") && text.contains("ccl"));
-        assert!(named, "{said:#?}");
+        assert!(!errors.is_empty(), "{results:?}");
+        let named = errors.iter().any(|text| text.contains("rank 2") && text.contains("ccl"));
+        assert!(named, "{errors:#?}");
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! Sums are in group-rank order and rounded once. The members of each node send their contributions to the part of a rail to the member on
 //! that rail, which adds them *to the unrounded sum of the previous nodes* and sends the sum to the next node. The last node rounds. With N
-//! nodes of L members, an all_reduce of S bytes sends S / L elements unrounded and at most S / L rounded per NIC, both at the same time: 3
-//! S / L bytes in bf16, whose sums are twice as long, and 2 S / L in f32. Rounding per node, or another order of additions, would take 2 (N
-//! - 1) / N S / L. The direct form takes 2 (N - 1) / N S. So results with the same bits on any nodes cost a factor of 1 to 3 in internode
-//! bytes, and a latency of N internode hops. A faster form that is not bit-equal (each node sends its sum to the owner of the part) would
-//! need only steps and a setting.
+//! nodes of L members, an all_reduce of S bytes sends S / L elements unrounded and at most S / L rounded per NIC, both at the same time.
+//! That is `3 S / L` bytes in bf16, whose sums are twice as long, and `2 S / L` in f32.
+//!
+//! Rounding per node, or another order of additions, would take `2 (N - 1) S / (N L)`. The direct form takes `2 (N - 1) S / N`.
+//! So results with the same bits on any nodes cost a factor of 1 to 3 in internode bytes, and a latency of N internode hops. A faster
+//! form that is not bit-equal (each node sends its sum to the owner of the part) would need only steps and a setting.
 
 use super::super::schedule::{FIRST, Port, SECOND, Step, Work, part, receiver_lag};
 use super::{Form, Round, input, output};
