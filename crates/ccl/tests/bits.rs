@@ -9,14 +9,14 @@ use anabranch_shmem::{SymmetricMemory, World};
 
 const RANKS: u32 = 4;
 const CHANNELS: u32 = 3;
-/// A multiple of the ranks, so that a reduce_scatter has parts of it, and of nothing else.
+/// A multiple of the number of ranks, for the parts of a reduce_scatter, and of nothing else.
 const COUNT: u64 = 4 * 509;
 const REPETITIONS: u32 = 100;
 const OPS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::PreMulSum(0.3)];
 const ALGORITHMS: [Algorithm; 4] =
     [Algorithm::Packets, Algorithm::TwoShotPackets, Algorithm::Pull, Algorithm::Push];
 
-/// One rank of a group with an input and an output that peers reach.
+/// One rank of a group, with a mapped input and output.
 struct Bench<'w> {
     world: &'w World,
     communicator: Communicator,
@@ -26,7 +26,7 @@ struct Bench<'w> {
 }
 
 impl<'w> Bench<'w> {
-    /// In this order of the world's ranks. Everybody's input stays that of its global rank.
+    /// The group in this order of global ranks. The input of each rank depends on its global rank.
     fn new(world: &'w World, order: [u32; 4], data_type: DataType) -> Result<Self, anabranch_ccl::Error> {
         let group = world.group().subset(&order.map(GroupRank::new)).unwrap();
         let config = CclConfig { max_blocks: CHANNELS, staging_bytes: 32 << 10, ..CclConfig::default() };
@@ -97,8 +97,8 @@ fn same_bits(data_type: DataType) {
             }
             of_ops.push(first);
         }
-        // Ranks taken in another order give other bits, equal again on all ranks. (Sums of 16-bit floats in f32 are too exact for
-        // that: there, other algorithms must not round in between.)
+        // Another group order gives other bits, again equal on all ranks. (f32 sums of 16-bit floats are too exact for that; there,
+        // algorithms must not round in between.)
         let mut other = Bench::new(world, [2, 0, 3, 1], data_type)?;
         let reordered = other.done(ReduceOp::Sum, Choice::default())?;
         let shows = matches!(data_type, DataType::F32 | DataType::F64);

@@ -1,5 +1,4 @@
-//! Collectives by copy engine on the host runtime, where streams copy. The sweep has them in every group of four ranks, and the replays of
-//! graphs have them among all others.
+//! Collectives by copy engine on the host runtime, where streams copy. The sweep and the graph tests cover them, too.
 #![expect(clippy::disallowed_methods, reason = "tests of real threads run on the machine's time")]
 
 use std::sync::Barrier;
@@ -28,7 +27,7 @@ fn config() -> CclConfig {
     CclConfig { max_blocks: 2, staging_bytes: 16 << 10, ..CclConfig::default() }
 }
 
-/// Every form that can go by copy engine, at counts around nothing, odd bytes, and one and several rounds through the staging.
+/// Every form with a copy engine variant, with counts around zero, odd byte counts, and one and several rounds through the staging.
 fn cases(members: u32) -> Vec<Case> {
     let mut all = Vec::new();
     for (number, form) in (0u64..).zip(Form::all()) {
@@ -55,7 +54,7 @@ fn cases(members: u32) -> Vec<Case> {
     all
 }
 
-/// Runs trials on one communicator, some others in between by other algorithms; all must be right.
+/// Runs trials on one communicator, with calls by other algorithms in between if `between`. All results must be right.
 fn run_all(world: &World, config: CclConfig, trials: &[Trial], between: bool) -> Result<(), Error> {
     let stream = world.device().create_stream()?;
     let mut all = Communicator::new(world, world.group(), config)?;
@@ -95,9 +94,9 @@ fn groups_of_one_to_eight_among_other_algorithms() {
     }
 }
 
-/// No kernel runs where bytes are only moved: streams meet. Calls by kernels come in between.
+/// Without a reduction no kernel runs: streams do the barriers. Calls by kernels run in between.
 #[test]
-fn streams_meet_in_place_of_kernels() {
+fn stream_barriers_replace_kernels() {
     let config = CclConfig { barriers: BarrierMode::Stream, ..config() };
     for (ranks, wave) in [(2, 4), (3, 1), (5, 32)] {
         all_well(on_ranks(ranks, wave, &world_config(), &jit(), |world| {
@@ -106,10 +105,10 @@ fn streams_meet_in_place_of_kernels() {
     }
 }
 
-/// Kernels put the copies into queues, with rings of a few packets.
+/// Kernels write the copies into queues with rings of a few packets.
 #[test]
 #[ignore = "extended"]
-fn by_queues_that_kernels_write() {
+fn copies_by_queues_that_kernels_write() {
     for (ranks, wave) in [(2, 4), (4, 32), (5, 1)] {
         let sdma = SdmaConfig { ring_bytes: 256, most_copy_bytes: 4096, ..SdmaConfig::default() };
         let transports = vec![TransportKind::Sdma, TransportKind::P2p];
@@ -135,7 +134,7 @@ fn between_processes() {
 }
 
 #[test]
-fn long_copies_in_pieces_on_several_streams_and_on_one() {
+fn long_copies_are_split_over_streams() {
     let long = |collective| Case::new(collective, DataType::U8, 1_500_001).into();
     let trials: Vec<Trial> = vec![long(Collective::AllGather), long(Collective::Broadcast)];
     for copy_streams in [0, 3] {
@@ -147,7 +146,7 @@ fn long_copies_in_pieces_on_several_streams_and_on_one() {
 }
 
 #[test]
-fn what_cannot_go_by_copies_is_named() {
+fn calls_without_copy_engine_form_are_refused() {
     all_well(on_ranks(3, 4, &world_config(), &jit(), |world| {
         let memory = Memory::new(world)?;
         let mut all = Communicator::new(world, world.group(), config())?;
@@ -182,7 +181,7 @@ fn what_cannot_go_by_copies_is_named() {
 }
 
 #[test]
-fn compared_calls_are_right_and_another_algorithm_is_told() {
+fn fingerprint_detects_a_different_algorithm() {
     let config = config().check_calls(Check::Fingerprint);
     all_well(on_ranks(3, 4, &world_config(), &jit(), |world| {
         run_all(world, config.clone(), &trials(3)[..16], true)
@@ -208,10 +207,10 @@ fn compared_calls_are_right_and_another_algorithm_is_told() {
     assert!(text.contains("copy-engine") && text.contains("direct"), "{text}");
 }
 
-/// Rank 1 never makes its third call: the others say so, within the deadline, and the copies that were queued behind the meeting do no
-/// harm.
+/// Rank 1 never makes its third call. The other ranks report it within the deadline, and the queued copies after the barrier cause no
+/// fault.
 #[test]
-fn a_member_that_does_not_come_is_named_within_the_deadline() {
+fn missing_member_is_named_within_the_deadline() {
     const DEADLINE: Duration = Duration::from_secs(2);
     for (collective, barriers) in [
         (Collective::AllGather, BarrierMode::Kernel),
@@ -221,8 +220,8 @@ fn a_member_that_does_not_come_is_named_within_the_deadline() {
         let config = || CclConfig { barriers, ..config() };
         let config_of_world = WorldConfig { operation_deadline: DEADLINE, ..world_config() };
         let case = Case::new(collective, DataType::F32, 500);
-        // Nobody ends before all have their error: it would be lost as well.
-        let told = Barrier::new(4);
+        // All ranks wait until all have their error: otherwise a rank that ends is reported, too.
+        let all_failed = Barrier::new(4);
         let waited = |world: &World| {
             let stream = world.device().create_stream()?;
             let mut all = Communicator::new(world, world.group(), config())?;
@@ -242,7 +241,7 @@ fn a_member_that_does_not_come_is_named_within_the_deadline() {
         };
         let results = on_ranks(4, 4, &config_of_world, &jit(), |world| {
             let ended = waited(world);
-            told.wait();
+            all_failed.wait();
             ended.map(|(took, error, kept)| {
                 drop(kept);
                 assert!(took < 3 * DEADLINE, "{took:?}");
@@ -250,7 +249,7 @@ fn a_member_that_does_not_come_is_named_within_the_deadline() {
             })
         });
         for (rank, result) in results.iter().enumerate() {
-            // A world that has failed cannot be left, and says why.
+            // `leave` of a failed world returns its failure.
             let text = failure(result.as_ref().unwrap_err());
             assert!(rank == 1 || text.contains("rank 1"), "{collective}, {rank}: {text}");
         }
@@ -267,10 +266,9 @@ fn captured(
     Ok(captured)
 }
 
-/// Graphs of copies, kernels and copies again, with inputs that change, beside eager calls of the same communicator and another one's
-/// graphs.
+/// Graphs of copies and kernels, with changing inputs, among eager calls of the same communicator and graphs of another one.
 #[test]
-fn replays_of_graphs_alternate_with_other_algorithms_and_communicators() {
+fn graph_replays_alternate_with_eager_calls() {
     all_well(on_ranks(4, 4, &world_config(), &jit(), |world| {
         let [first, second] = [world.device().create_stream()?, world.device().create_stream()?];
         let mut all = Communicator::new(world, world.group(), config())?;
@@ -307,7 +305,7 @@ fn replays_of_graphs_alternate_with_other_algorithms_and_communicators() {
     }));
 }
 
-/// An eager call by copy engine while another thread of control has a capture open that holds such a call: they share no stream.
+/// An eager call by copy engine while another thread captures such a call. The two share no stream.
 #[test]
 fn eager_calls_while_a_capture_is_open() {
     const COUNT: u64 = 2000;
@@ -336,7 +334,7 @@ fn eager_calls_while_a_capture_is_open() {
         expect(&memory);
         memory.write(4 * COUNT, &vec![0; 8 * COUNT as usize])?;
         world.barrier(world.group(), "cleared")?;
-        // SAFETY: buffers, communicator and world live until the stream was waited for.
+        // SAFETY: buffers, communicator and world live until the test has synchronized the stream.
         unsafe { graph.launch(&captured) }?;
         world.synchronize(&captured)?;
         expect(&memory);

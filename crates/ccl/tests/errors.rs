@@ -1,4 +1,4 @@
-//! What is wrong with a call is said before anything moves: every error of the checks, with its text.
+//! Every error of the checks of calls, with its text. Invalid calls are refused before launch.
 
 use std::collections::BTreeSet;
 
@@ -15,11 +15,11 @@ use anabranch_shmem::{Registration, SymmetricMemory, World};
 const RANKS: u32 = 3;
 const F32: DataType = f32::DATA_TYPE;
 
-/// The memory that calls are made of. Two of everything, so that outputs and inputs need not overlap.
+/// Memory for calls: two of each kind, so that outputs and inputs need not overlap.
 struct Memory {
     symmetric: SymmetricMemory,
     registered: Registration,
-    /// Of a group without rank 2.
+    /// Allocation of a group without rank 2.
     foreign: Option<(SymmetricMemory, Registration)>,
     local: DeviceAddress,
 }
@@ -35,13 +35,13 @@ impl Memory {
     }
 }
 
-/// The variant's name, as `Debug` has it.
+/// Name of the variant, from `Debug`.
 fn variant(error: &Error) -> String {
     let text = format!("{error:?}");
     text.split([' ', '(', '{']).next().unwrap_or_default().to_owned()
 }
 
-/// One wrong call: the algorithm asked for, the call, and the text.
+/// An invalid call: the requested algorithm, the call, and the error text.
 type Row<'a> = (Option<Algorithm>, Call<'a>, &'static str);
 
 #[expect(clippy::too_many_lines, reason = "a table")]
@@ -272,7 +272,7 @@ fn wrong_calls(memory: &Memory) -> Vec<Row<'_>> {
     ]
 }
 
-/// Tensors that leave their memory, or start between two elements.
+/// Tensors outside their memory, or misaligned.
 fn wrong_tensors(memory: &Memory) -> Vec<(Error, &'static str)> {
     let symmetric = |byte, data_type, count| {
         Tensor::symmetric(&memory.symmetric, byte, data_type, count).map(drop).unwrap_err()
@@ -316,12 +316,12 @@ fn configurations(world: &World, seen: &mut BTreeSet<String>) {
         assert_eq!(error.to_string(), text);
         seen.insert(variant(&error));
     }
-    // Not a member, and told so by itself.
+    // This rank is not a member.
     let others: Vec<_> = (0..RANKS).filter(|rank| *rank != world.rank().get()).map(GroupRank::new).collect();
     let strange = world.group().subset(&others).unwrap();
     let refused = Communicator::new(world, &strange, CclConfig::default()).map(drop).unwrap_err().to_string();
     assert!(refused.contains(&format!("{} is not a member of the group", world.rank())), "{refused}");
-    // Equal on all members, or an error that names one.
+    // The configuration must be equal on all members; the error names one that differs.
     let blocks = 1 + world.rank().get() / 2;
     let error =
         Communicator::new(world, world.group(), CclConfig { max_blocks: blocks, ..CclConfig::default() });
@@ -329,7 +329,7 @@ fn configurations(world: &World, seen: &mut BTreeSet<String>) {
     assert!(text.starts_with("ccl configuration: ccl.max_blocks differs: rank 2 has 2, "), "{text}");
 }
 
-/// What belongs to somebody else.
+/// Tensors and prepared calls of other groups or communicators.
 fn foreign(
     memory: &Memory,
     communicator: &mut Communicator,
@@ -343,7 +343,7 @@ fn foreign(
     let error = communicator.launch(&prepared, stream).map(drop).unwrap_err();
     assert_eq!(error.to_string(), "a prepared call belongs to another group or communicator");
     seen.insert(variant(&error));
-    // Prepared with memory that is gone by now.
+    // Prepared with memory that was dropped.
     let memory_of_all = communicator.world().allocate(communicator.group(), 4096, 256, "gone")?;
     let tensor = Tensor::symmetric(&memory_of_all, 0, F32, 4)?;
     let prepared = communicator.prepare(&Call::Broadcast { tensor, root: GroupRank::new(0) })?;
@@ -360,7 +360,7 @@ fn foreign(
             let error = communicator.prepare(&call).map(drop).unwrap_err();
             assert_eq!(error.to_string(), format!("{what} belongs to another group or communicator"));
         }
-        // All of the pair have what the world has.
+        // Both ranks have memory of the world.
         let call = Call::AllReduce { output, input, op: ReduceOp::Sum };
         pair.as_mut().unwrap().run(&call, stream)?.join(world_config().operation_deadline)?;
         let call =
@@ -371,8 +371,8 @@ fn foreign(
 }
 
 #[test]
-fn every_mistake_in_a_call_is_named_before_anything_moves() {
-    /// All variants but those of crates below, and `Unmapped`, which is that of several machines (`tests/network.rs`).
+fn invalid_calls_are_refused_before_launch() {
+    /// All variants but those of other crates, and `Unmapped`, which `tests/network.rs` covers.
     const CHECKED: [&str; 10] = [
         "Algorithm",
         "Alignment",
@@ -391,7 +391,7 @@ fn every_mistake_in_a_call_is_named_before_anything_moves() {
         let stream = world.device().create_stream()?;
         let config = CclConfig { max_blocks: 2, staging_bytes: 1 << 20, ..CclConfig::default() };
         let mut communicator = Communicator::new(world, world.group(), config.clone())?;
-        // It takes what the query says where it gets the channels that it asks for.
+        // It takes what the query returns if it gets the channels that it requests.
         assert_eq!(communicator.channels(), 2);
         assert_eq!(Communicator::most_heap_bytes(world, RANKS, &config)?, communicator.heap_bytes());
         assert!(communicator.heap_bytes() > config.staging_bytes);
@@ -450,7 +450,7 @@ fn every_mistake_in_a_call_is_named_before_anything_moves() {
             assert_eq!(seen, wanted);
         }
 
-        // None of that has moved the channels: everybody's next calls meet.
+        // None of the errors advanced the channels: the next calls of all members match.
         let mut scratch = Scratch::new(world, &communicator, 64 << 10)?;
         for collective in Collective::ALL {
             conformance::run(&mut communicator, &mut scratch, &Case::new(collective, F32, 33), &stream)?
@@ -465,7 +465,7 @@ fn every_mistake_in_a_call_is_named_before_anything_moves() {
 }
 
 #[test]
-fn a_case_that_is_too_large_for_its_scratch_is_refused() {
+fn case_larger_than_its_scratch_is_refused() {
     all_well(on_ranks(1, 4, &world_config(), &jit(), |world| {
         let communicator = Communicator::new(world, world.group(), CclConfig::default())?;
         let mut scratch = Scratch::new(world, &communicator, 1000)?;

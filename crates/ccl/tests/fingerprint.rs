@@ -1,4 +1,4 @@
-//! Calls that not all members make alike, with the comparison of calls and without: nobody hangs, everybody is told.
+//! Different calls on members, with and without the comparison of calls: no rank hangs, and all ranks report the error.
 #![expect(clippy::disallowed_methods, reason = "tests of real threads run on the machine's time")]
 
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use anabranch_hip::{DeviceBuffer, GraphExec, Stream};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{Error as WorldError, Fault, World, WorldConfig};
 
-/// One member's call.
+/// The call of one member.
 #[derive(Clone)]
 struct Made {
     collective: Collective,
@@ -24,7 +24,7 @@ struct Made {
     root: u32,
     input: Place,
     output: Place,
-    /// Of each member, or with each: uneven.
+    /// Counts per member, or splits: uneven.
     sends: Option<Vec<u64>>,
     expects: Vec<u64>,
 }
@@ -88,7 +88,7 @@ impl Made {
     }
 }
 
-/// Compiles and loads what all ranks' calls need, so that times are those of the calls.
+/// Compiles and loads the kernels of all calls, so that measured times are those of the calls.
 fn load(communicator: &mut Communicator, memory: &Memory, calls: &[&Made]) -> Result<(), Error> {
     let rank = communicator.rank();
     for made in calls {
@@ -98,7 +98,7 @@ fn load(communicator: &mut Communicator, memory: &Memory, calls: &[&Made]) -> Re
     Ok(world.barrier(world.group(), "all is loaded")?)
 }
 
-/// One call on each rank, of which one differs.
+/// One call on each rank; that of one rank differs.
 fn mismatch(usual: &Made, odd: &Made) -> Vec<Seen> {
     mismatch_with(&checked(), usual, odd)
 }
@@ -114,7 +114,7 @@ fn mismatch_with(config: &CclConfig, usual: &Made, odd: &Made) -> Vec<Seen> {
         let run = |communicator: &mut Communicator, made: &Made| {
             made.with_call(&memory, rank, |call| communicator.run(call, &stream))
         };
-        // Calls that all make alike come first: the difference is found in the midst.
+        // Equal calls precede the different ones.
         for _ in 0..2 {
             run(&mut communicator, usual)?.join(AT_ONCE)?;
         }
@@ -123,7 +123,7 @@ fn mismatch_with(config: &CclConfig, usual: &Made, odd: &Made) -> Vec<Seen> {
         let error = work.join(AT_ONCE).unwrap_err();
         let took = start.elapsed();
         let next = run(&mut communicator, usual).unwrap_err().to_string();
-        // The work knows what was different after the communicator is gone, too.
+        // The work still returns the mismatch after the communicator was dropped.
         drop(communicator);
         assert_eq!(work.poll().unwrap_err().to_string(), error.to_string());
         memory.keep();
@@ -133,7 +133,7 @@ fn mismatch_with(config: &CclConfig, usual: &Made, odd: &Made) -> Vec<Seen> {
 
 /// Every field of a call, different on one rank.
 #[test]
-fn a_difference_in_any_field_is_told_to_all() {
+fn difference_in_any_field_is_reported_on_all_ranks() {
     use Collective::{AllGather, AllReduce, Broadcast, Reduce};
     let (local, symmetric) = (Place::Local, Place::Symmetric(0));
     let reduce = Made::new(AllReduce);
@@ -154,12 +154,12 @@ fn a_difference_in_any_field_is_told_to_all() {
         (
             Made::new(AllGather),
             Made::new(AllGather).with_splits(&[48; 3], &[48; 3]),
-            "whether counts are given for each member",
+            "whether counts are given per member",
         ),
-        (reduce.clone(), reduce.clone().with_memory(symmetric, local), "where the input is"),
-        (reduce.clone(), reduce.clone().with_memory(local, Place::Registered(0)), "where the output is"),
+        (reduce.clone(), reduce.clone().with_memory(symmetric, local), "the memory of the input"),
+        (reduce.clone(), reduce.clone().with_memory(local, Place::Registered(0)), "the memory of the output"),
     ];
-    // Whatever is fastest: with packets the number of blocks follows the count.
+    // The automatic choice: with packets the number of blocks depends on the count.
     let config = checked().algorithm(Some(Algorithm::Packets));
     for (usual, odd, field) in cases {
         let text = judge(&mismatch_with(&config, &usual, &odd), &[field]);
@@ -168,9 +168,9 @@ fn a_difference_in_any_field_is_told_to_all() {
     }
 }
 
-/// Splits that do not fit concern two members, and all are told.
+/// A split mismatch concerns two members; all ranks report it.
 #[test]
-fn splits_that_do_not_fit_are_told_to_all() {
+fn split_mismatch_is_reported_on_all_ranks() {
     let exchange =
         |sends: &[u64], expects: &[u64]| Made::new(Collective::AllToAll).with_splits(sends, expects);
     let text = judge(&mismatch(&exchange(&[4; 3], &[4; 3]), &exchange(&[4; 3], &[4, 4, 5])), &[]);
@@ -183,9 +183,9 @@ fn splits_that_do_not_fit_are_told_to_all() {
     assert!(text.contains("counts [3, 2, 2]") && text.contains("counts [3, 2, 1]"), "{text}");
 }
 
-/// The places of buffers that peers read or write.
+/// The offsets of buffers that peers read or write.
 #[test]
-fn places_that_peers_reach_have_to_be_equal() {
+fn different_offsets_of_mapped_buffers_are_reported() {
     let made = |input, output| Made::new(Collective::AllGather).with_memory(input, output);
     let (local, symmetric) = (Place::Local, Place::Symmetric);
     let all = |usual: Made, odd: Made, algorithm, fields: &[&str]| {
@@ -206,9 +206,9 @@ fn places_that_peers_reach_have_to_be_equal() {
     all(broadcast(symmetric(0)), broadcast(symmetric(64)), Algorithm::TwoHop, &[output]);
 }
 
-/// Phases that one member chose for itself: its meetings would be others.
+/// Phases on one member only, which change its sequence of barriers.
 #[test]
-fn a_choice_of_phases_is_told_to_all() {
+fn different_phases_are_reported_on_all_ranks() {
     let config = checked().algorithm(Some(Algorithm::Push));
     let seen = failures(&world_config(), RANKS, |world| {
         let mut communicator = Communicator::new(world, world.group(), config.clone())?;
@@ -227,13 +227,13 @@ fn a_choice_of_phases_is_told_to_all() {
         memory.keep();
         Ok(Seen { error, cause: world.check().unwrap_err().to_string(), next, took })
     });
-    let text = judge(&seen, &["whether it goes in phases"]);
+    let text = judge(&seen, &["whether it has phases"]);
     assert!(text.contains("by push in phases on") && text.contains("phases (yes and no)"), "{text}");
 }
 
-/// Calls that are alike, of every collective, with the check on: what they compute is what they compute without.
+/// Equal calls of every collective with the check on: results are those without the check.
 #[test]
-fn equal_calls_pass_and_compute_what_they_should() {
+fn equal_calls_pass_with_correct_results() {
     for (ranks, wave) in [(1, 4), (3, 1), (4, 4)] {
         let done = on_ranks(ranks, wave, &world_config(), &jit(), |world| {
             let stream = world.device().create_stream()?;
@@ -244,7 +244,7 @@ fn equal_calls_pass_and_compute_what_they_should() {
                 conformance::run(&mut communicator, &mut scratch, &case, &stream)?.unwrap();
                 done += 1;
             }
-            // Lists of tensors that are alike, and between them messages, which nobody compares.
+            // Equal lists of tensors, and messages in between, which are not compared.
             let types = [DataType::Bf16, DataType::F32, DataType::U8];
             let mut numbers = Numbers(ranks.into());
             for _ in 0..60 {
@@ -317,7 +317,7 @@ impl Captured {
 }
 
 #[test]
-fn replayed_graphs_are_compared_too() {
+fn replayed_graphs_are_compared() {
     all_well(on_ranks(RANKS, 4, &world_config(), &jit(), |world| {
         let mut communicator = Communicator::new(world, world.group(), checked())?;
         let stream = world.device().create_stream()?;
@@ -338,9 +338,9 @@ fn replayed_graphs_are_compared_too() {
     }));
 }
 
-/// Equal calls in two graphs that a rank replays in another order: only the numbers of the calls tell.
+/// Equal calls in two graphs that one rank replays in another order: only the sequence numbers differ.
 #[test]
-fn graphs_replayed_in_another_order_are_told_apart() {
+fn graphs_replayed_in_another_order_are_reported() {
     let seen = failures(&world_config(), RANKS, |world| {
         let mut communicator = Communicator::new(world, world.group(), checked())?;
         let stream = world.device().create_stream()?;
@@ -364,9 +364,9 @@ fn graphs_replayed_in_another_order_are_told_apart() {
     );
 }
 
-/// Two replays at once of graphs of one communicator: their launches would use the same flags.
+/// Two concurrent replays of graphs of one communicator, whose launches would use the same flags.
 #[test]
-fn launches_that_overlap_are_reported() {
+fn overlapping_launches_are_reported() {
     let seen = failures(&world_config(), 2, |world| {
         let mut communicator = Communicator::new(world, world.group(), checked())?;
         let (stream, other) = (world.device().create_stream()?, world.device().create_stream()?);
@@ -374,7 +374,7 @@ fn launches_that_overlap_are_reported() {
         communicator.prepare(&Call::Barrier)?;
         world.barrier(world.group(), "all is loaded")?;
         let start = Instant::now();
-        // Rank 1 lets rank 0 wait, which meanwhile replays again, on another stream.
+        // Rank 0 waits for rank 1 and meanwhile replays again, on another stream.
         if world.rank().get() == 0 {
             captured.launch(0, &stream)?;
             captured.launch(1, &other)?;
@@ -389,12 +389,12 @@ fn launches_that_overlap_are_reported() {
             if world.rank().get() == 0 {
                 std::thread::sleep(Duration::from_millis(1));
             } else {
-                // It does not take part; that rank 0 has gone tells it.
+                // Rank 1 does not take part. The exit of rank 0 ends its wait.
                 std::thread::sleep(Duration::from_millis(10));
             }
         };
         let error = communicator.run(&Call::Barrier, &stream).unwrap_err();
-        // What is still there ends before its memory goes.
+        // Launches in flight end before their memory is freed.
         for stream in [&stream, &other] {
             world.synchronize(stream).unwrap_err();
         }
@@ -410,7 +410,7 @@ fn launches_that_overlap_are_reported() {
     }
 }
 
-/// A call that a rank does not make: the others' waits end with the deadline, and name it and the phase.
+/// One rank does not make a call: the waits of the others end at the deadline with an error that names the rank and the phase.
 fn absent(config: &CclConfig) -> Vec<Seen> {
     const DEADLINE: Duration = Duration::from_secs(2);
     let world_config = WorldConfig { operation_deadline: DEADLINE, ..world_config() };
@@ -438,7 +438,7 @@ fn absent(config: &CclConfig) -> Vec<Seen> {
         Ok(Seen { error, cause: world.check().unwrap_err().to_string(), next, took })
     });
     for (rank, Seen { took, .. }) in seen.iter().enumerate() {
-        // The rank that is missing learns of it when the others go.
+        // The missing rank gets an error when the others leave.
         let most = if rank as u32 == ODD { 4 } else { 1 };
         assert!(*took < DEADLINE + Duration::from_secs(most), "rank {rank}: {took:?}");
     }
@@ -446,7 +446,7 @@ fn absent(config: &CclConfig) -> Vec<Seen> {
 }
 
 #[test]
-fn a_call_that_a_rank_does_not_make_names_the_rank_and_the_phase() {
+fn missing_call_names_the_rank() {
     let plain = CclConfig::default().algorithm(Some(Algorithm::Packets));
     let staged = CclConfig::default().algorithm(Some(Algorithm::Push));
     for (config, operation, phase) in

@@ -1,4 +1,4 @@
-//! Lists of tensors that not all members give alike: all are told, with both lists and where they differ.
+//! Different lists of tensors on members: all ranks report both lists and the first difference.
 #![expect(clippy::disallowed_methods, reason = "tests of real threads run on the machine's time")]
 
 use std::time::Instant;
@@ -7,10 +7,10 @@ use crate::common::mismatch::{AT_ONCE, Memory, ODD, Place, RANKS, Seen, checked,
 use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::{Algorithm, Call, Communicator, DataType, Error, ListMismatch};
 
-/// One entry of a list of tensors: its type, its elements, and where its output is.
+/// An entry of a list: type, elements and offset of the output.
 type Listed = (DataType, u64, Place);
 
-/// A list on each rank of which one is another, gathered by `algorithm`; the error's text, and where the lists differ.
+/// Gathers a list on each rank, a different one on one rank, by `algorithm`; returns the error text and the list mismatch.
 fn lists(algorithm: Algorithm, usual: &[Listed], odd: &[Listed]) -> (String, Option<ListMismatch>) {
     let config = checked().algorithm(Some(algorithm));
     let seen = failures(&world_config(), RANKS, |world| {
@@ -39,7 +39,7 @@ fn lists(algorithm: Algorithm, usual: &[Listed], odd: &[Listed]) -> (String, Opt
     (text, found.list.clone())
 }
 
-/// Outputs one behind the other from `first` on.
+/// Consecutive outputs from `first` on.
 fn places(first: u64, entries: &[(DataType, u64)]) -> Vec<Listed> {
     let mut end = first;
     entries
@@ -52,14 +52,14 @@ fn places(first: u64, entries: &[(DataType, u64)]) -> Vec<Listed> {
         .collect()
 }
 
-/// Lists of as many bytes, whose kernels would not notice.
+/// Lists with equal total bytes, which the kernels cannot detect.
 #[test]
-fn lists_of_tensors_that_differ_are_told_to_all() {
+fn list_mismatch_is_reported_on_all_ranks() {
     const F32: DataType = DataType::F32;
     const BF16: DataType = DataType::Bf16;
     let usual = places(0, &[(F32, 48), (BF16, 16), (F32, 8)]);
     for (odd, index, shown) in [
-        // An order, a type, a count of which the padding makes as much, one tensor in two.
+        // Another order, another type, a count with the same padded size, one tensor split in two.
         (places(0, &[(F32, 48), (F32, 8), (BF16, 16)]), 1, "number 1 (8 f32 and 16 bf16)"),
         (places(0, &[(F32, 48), (DataType::F16, 16), (F32, 8)]), 1, "number 1 (16 f16 and 16 bf16)"),
         (places(0, &[(F32, 48), (BF16, 16), (F32, 7)]), 2, "number 2 (7 f32 and 8 f32)"),
@@ -78,9 +78,9 @@ fn lists_of_tensors_that_differ_are_told_to_all() {
     }
 }
 
-/// Outputs that peers write lie at one place on all members; others may lie anywhere.
+/// Outputs that peers write have equal offsets on all members; others need not.
 #[test]
-fn outputs_of_a_list_that_peers_write_have_one_place() {
+fn outputs_written_by_peers_need_equal_offsets() {
     let two = [(DataType::F32, 48), (DataType::U8, 5)];
     let usual = places(0, &two);
     let moved = vec![usual[0], (DataType::U8, 5, Place::Symmetric(8192))];
@@ -92,7 +92,7 @@ fn outputs_of_a_list_that_peers_write_have_one_place() {
     let (text, found) = lists(Algorithm::Direct, &registered(0), &registered(1));
     let Some(ListMismatch::Tensor { index: 1, value, .. }) = found else { panic!("{text}") };
     assert!(value.contains(" of registration "), "{text}");
-    // Through the staging nobody else writes them: another place is no difference.
+    // Through the staging peers do not write outputs: another offset is no difference.
     all_well(on_ranks(RANKS, 4, &world_config(), &jit(), |world| {
         let config = checked().algorithm(Some(Algorithm::Staged));
         let mut communicator = Communicator::new(world, world.group(), config)?;
@@ -116,9 +116,9 @@ fn outputs_of_a_list_that_peers_write_have_one_place() {
     }));
 }
 
-/// What differs behind the tensors that are told is noticed, too.
+/// A difference after the tensors in the row is detected by the digest.
 #[test]
-fn a_long_list_is_compared_to_its_end() {
+fn long_list_is_compared_to_its_end() {
     let long = |last: u64| {
         let mut entries = vec![(DataType::U8, 4); 40];
         entries[39].1 = last;

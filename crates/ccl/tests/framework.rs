@@ -1,5 +1,4 @@
-//! Calls as a framework makes them: while another device is current than the rank's, from threads of its own, and late, when the world was
-//! left already.
+//! Calls as frameworks make them: with another current device, from other threads, and after `leave`.
 
 use core::ffi::c_int;
 use std::sync::Arc;
@@ -34,11 +33,11 @@ fn current(runtime: &Runtime) -> c_int {
 }
 
 #[test]
-fn every_call_works_while_another_device_is_current_and_leaves_it_so() {
+fn calls_preserve_the_current_device() {
     const RANKS: u32 = 3;
     all_well(on_ranks(RANKS, 4, &world_config(), &jit(), |world| {
         let runtime = world.device().runtime();
-        // The next rank's: memory of this rank that went there would be missed, or met.
+        // The device of the next rank: memory allocated there by mistake would be detected.
         let others = ((world.rank().get() + 1) % RANKS) as c_int;
         make_current(runtime, others);
         let stream = world.device().create_stream()?;
@@ -60,7 +59,7 @@ fn every_call_works_while_another_device_is_current_and_leaves_it_so() {
             captured.judge(&filled)?.unwrap();
         }
         assert_eq!(current(runtime), others, "captured");
-        // A call that is refused.
+        // A refused call.
         let few = world.allocate(world.group(), 64, 256, "few")?;
         let tensor = |count| Tensor::symmetric(&few, 0, DataType::F32, count);
         assert!(all.prepare(&Call::AllGather { output: tensor(2)?, input: tensor(2)? }).is_err());
@@ -73,9 +72,9 @@ fn every_call_works_while_another_device_is_current_and_leaves_it_so() {
     }));
 }
 
-/// What was made from a world is used and dropped when it was left, from threads that never saw it.
+/// Objects of a world are used and dropped after `leave`, from other threads.
 #[test]
-fn communicators_outlive_the_world_and_say_that_it_was_left() {
+fn communicators_outlive_the_world() {
     let (machine, jit) = (machine(2, 4), jit());
     let runtime = machine.runtime();
     let free = || runtime.device(DeviceOrdinal(1)).unwrap().memory_info().unwrap().0;

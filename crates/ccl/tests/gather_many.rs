@@ -1,4 +1,4 @@
-//! all_gather of many tensors in one launch, against what each rank put in, on the host runtime.
+//! all_gather of several tensors in one launch, compared with the inputs of all ranks, on the host runtime.
 
 use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::{Algorithm, Call, CclConfig, Communicator, DataType, Error, LocationKind, Tensor};
@@ -50,7 +50,7 @@ impl Buffers {
         match kind {
             LocationKind::Symmetric => Tensor::symmetric(&self.symmetric, at, data_type, count).unwrap(),
             LocationKind::Registered => Tensor::registered(&self.registered, at, data_type, count).unwrap(),
-            // SAFETY: inside the buffer (its registered twin of the same size has checked), and the test waits for its calls.
+            // SAFETY: inside the buffer (the registered tensor of the same size was checked), and the test waits for its calls.
             LocationKind::Local => unsafe {
                 Tensor::local(self.local.address().offset(at), data_type, count)
             },
@@ -76,7 +76,7 @@ impl Buffers {
     }
 }
 
-/// Where a parameter is: the same on all ranks.
+/// Offsets of a parameter: equal on all ranks.
 #[derive(Clone, Copy)]
 struct Places {
     output: u64,
@@ -131,7 +131,7 @@ fn gather(
         .collect();
     let prepared = communicator.prepare(&Call::AllGatherMany(&pairs))?;
     let work = communicator.launch(&prepared, &stream)?;
-    // The list is kept without it.
+    // The launch keeps the list after the prepared call is dropped.
     drop(prepared);
     let what = work.describe().to_owned();
     work.join(world.operation_deadline())?;
@@ -166,7 +166,7 @@ fn lists() -> Vec<Vec<Parameter>> {
         (0..12).map(|index| one(index, &types)).collect(),
         // All multiples of 8 bytes.
         (3..9).map(|index| one(index, &types[3..])).collect(),
-        // More than the arguments have room for.
+        // More than the arguments hold.
         (0..150)
             .map(|index| Parameter { count: one(index, &types).count % 300, ..one(index, &types) })
             .collect(),
@@ -218,7 +218,7 @@ fn many_tensors_over_small_staging() {
 }
 
 #[test]
-fn tensors_on_top_of_each_other_are_refused() {
+fn overlapping_tensors_are_refused() {
     let results = on_ranks(2, 4, &world_config(), &jit(), |world| {
         let mut communicator = Communicator::new(world, world.group(), CclConfig::default())?;
         let buffers = Buffers::new(world, 4096)?;
@@ -238,7 +238,7 @@ fn tensors_on_top_of_each_other_are_refused() {
         assert!(matches!(refused(&[(tensor(0, 21), tensor(1024, 10))]), Error::Count { given: 21, .. }));
         let bytes = buffers.tensor(LocationKind::Symmetric, 2048, DataType::U8, 10);
         assert!(matches!(refused(&[(tensor(0, 20), bytes)]), Error::Type { .. }));
-        // The same input twice is read only.
+        // One input may occur twice, because it is only read.
         drop(communicator.prepare(&Call::AllGatherMany(&[first, (tensor(256, 20), first.1)]))?);
         buffers.registered.release()?;
         Ok(())

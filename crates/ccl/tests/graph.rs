@@ -1,4 +1,4 @@
-//! Collectives captured into graphs and replayed, with new data each time and every byte judged behind every replay.
+//! Captured and replayed calls, with new data in each replay and all bytes compared after it.
 
 use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::{
@@ -34,7 +34,7 @@ fn any_cases(numbers: &mut Numbers, calls: u64, most: u64) -> Vec<(Trial, Algori
 }
 
 #[test]
-fn many_replays_of_mixed_graphs_among_eager_calls_and_other_groups() {
+fn mixed_graphs_replay_among_eager_calls() {
     let replays = Replays { count: REPLAYS, types: TYPES.to_vec(), most_count: 12_000, seed: 7 };
     let tallies = all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
         let stream = world.device().create_stream()?;
@@ -43,13 +43,13 @@ fn many_replays_of_mixed_graphs_among_eager_calls_and_other_groups() {
     for (rank, tally) in tallies.iter().enumerate() {
         assert!(tally.calls > 2 * REPLAYS, "rank {rank}: {} calls", tally.calls);
         assert!(tally.failures.is_empty(), "rank {rank}: {:?}", tally.failures.first());
-        // Messages and many tensors are among them.
+        // Messages and lists of tensors are among them.
         assert!(tally.lists.iter().all(|count| *count > REPLAYS / 20), "rank {rank}: {:?}", tally.lists);
     }
 }
 
 #[test]
-fn two_graphs_interleaved_without_a_wait_between_them() {
+fn two_graphs_interleave_without_host_waits() {
     all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
         let stream = world.device().create_stream()?;
         let mut all = Communicator::new(world, world.group(), config())?;
@@ -59,7 +59,7 @@ fn two_graphs_interleaved_without_a_wait_between_them() {
         let mut two = captured(&mut all, &stream, two)?;
         for round in 0..30 {
             let (of_one, of_two) = (one.refill(&all, round)?, two.refill(&all, 1000 + round)?);
-            // What they leave lies where the next replay leaves the same; in place they would begin with results.
+            // Replays write the same outputs; in place they would start with results.
             for _ in 0..3 {
                 if (round % 2) == 0 {
                     one.launch(&all, &stream)?;
@@ -82,7 +82,7 @@ fn two_graphs_interleaved_without_a_wait_between_them() {
 }
 
 #[test]
-fn graphs_of_two_communicators_at_once_on_two_streams() {
+fn graphs_of_two_communicators_run_concurrently() {
     all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
         let [first, second] = [world.device().create_stream()?, world.device().create_stream()?];
         let mut all = Communicator::new(world, world.group(), config())?;
@@ -94,7 +94,7 @@ fn graphs_of_two_communicators_at_once_on_two_streams() {
         let mut two = captured(&mut other, &second, two)?;
         for round in 0..40 {
             let (of_one, of_two) = (one.refill(&all, round)?, two.refill(&other, round)?);
-            // In other orders on other ranks: they share nothing.
+            // In different orders on different ranks: the communicators share nothing.
             if (u64::from(world.rank().get()) + round).is_multiple_of(2) {
                 one.launch(&all, &first)?;
                 two.launch(&other, &second)?;
@@ -112,9 +112,9 @@ fn graphs_of_two_communicators_at_once_on_two_streams() {
     }));
 }
 
-/// A broadcast on one stream, and on another one an all_gather of what it brings, behind it by `wait_on`.
+/// A broadcast on one stream, and on another stream an all_gather of its result, ordered by `wait_on`.
 #[test]
-fn a_capture_across_streams_keeps_the_order_that_wait_on_gives() {
+fn capture_over_two_streams_keeps_the_order_of_wait_on() {
     const COUNT: u64 = 3000;
     all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
         let [first, second] = [world.device().create_stream()?, world.device().create_stream()?];
@@ -137,7 +137,7 @@ fn a_capture_across_streams_keeps_the_order_that_wait_on_gives() {
             let byte = |rank: u8| replay.wrapping_mul(5).wrapping_add(rank);
             memory.write(0, &vec![byte(world.rank().get() as u8); all])?;
             memory.write(all as u64, &vec![0xee; all * RANKS as usize])?;
-            // SAFETY: buffers, communicators and world live until the streams were waited for.
+            // SAFETY: buffers, communicators and world live until the test has synchronized the streams.
             unsafe { graph.launch(&first) }?;
             world.synchronize(&first)?;
             let mut seen = vec![0; all * (1 + RANKS as usize)];
@@ -149,7 +149,7 @@ fn a_capture_across_streams_keeps_the_order_that_wait_on_gives() {
 }
 
 #[test]
-fn a_captured_barrier_and_an_empty_call_replay_too() {
+fn captured_barrier_replays() {
     all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
         let stream = world.device().create_stream()?;
         let mut all = Communicator::new(world, world.group(), config())?;

@@ -1,5 +1,4 @@
-//! Ranks that are killed, stalled or fail in the middle of collectives: every survivor ends with an error that names the rank, in
-//! time.
+//! Ranks that are killed, stall or fail during collectives: every survivor reports an error that names the rank, in time.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests of real threads and processes run on the machine's time"
@@ -20,20 +19,20 @@ use anabranch_testkit::{Ranks, Role, end, end_behind, meet, role, said, say, tes
 
 const RANKS: u32 = 4;
 const DEADLINE: Duration = Duration::from_secs(3);
-/// What a survivor may take from the loss to its error.
+/// The longest time from the loss of a rank to the error of a survivor.
 const MOST: Duration = Duration::from_secs(6);
-/// Only a test that hangs takes this long.
+/// Limit of the test; only a hang reaches it.
 const LIMIT: Duration = Duration::from_secs(60);
 const TYPES: [DataType; 2] = [DataType::F32, DataType::Bf16];
 
 /// When the victim ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
-    /// The others have launched, or will soon.
+    /// Around a launch of the other ranks.
     BeforeLaunch,
-    /// Within the next microseconds behind a launch.
-    BehindLaunch,
-    /// While communicators are made.
+    /// Within microseconds after a launch.
+    AfterLaunch,
+    /// During the construction of communicators.
     Making,
     /// At any time.
     Running,
@@ -41,12 +40,12 @@ enum Moment {
 
 const MOMENTS: [(&str, Moment); 4] = [
     ("before", Moment::BeforeLaunch),
-    ("behind", Moment::BehindLaunch),
+    ("after", Moment::AfterLaunch),
     ("making", Moment::Making),
     ("running", Moment::Running),
 ];
 
-/// Who ends, when and how; the seed varies the moment a little, and the calls.
+/// The victim, the moment and the kind of its end. The seed varies the moment and the calls.
 #[derive(Clone, Debug)]
 struct Script {
     moment: Moment,
@@ -75,13 +74,13 @@ impl Script {
         format!("{name} {} {} {} {}", self.victim, self.seed, self.stalls, self.file.display())
     }
 
-    /// The end of the victim, now.
+    /// Ends the victim now.
     fn end(&self) {
         say("gone", "");
         end(self.stalls);
     }
 
-    /// The end of the victim within the next `most` microseconds, whatever it does then.
+    /// Ends the victim at a random time within `most` microseconds.
     fn end_within(&self, most: u64) {
         let pause = Duration::from_micros(Numbers(self.seed).below(most));
         end_behind(pause, self.stalls, || say("gone", ""));
@@ -92,7 +91,7 @@ fn config() -> CclConfig {
     CclConfig { max_blocks: 2, staging_bytes: 64 << 10, ..CclConfig::default() }
 }
 
-/// One rank's life, up to its error. Only a missed loss lets it end well.
+/// Runs one rank up to its error. It ends without an error only if the loss was missed.
 fn live(role: &Role, script: &Script) -> Result<(), Box<dyn std::error::Error>> {
     let is_victim = role.rank == script.victim;
     let rendezvous = Arc::new(meet(role, &script.file, DEADLINE, || ())?);
@@ -133,7 +132,7 @@ fn live(role: &Role, script: &Script) -> Result<(), Box<dyn std::error::Error>> 
             script.end();
         }
         let work = conformance::launch(communicator, scratch, &case, choice, &stream)?;
-        if is_last && script.moment == Moment::BehindLaunch {
+        if is_last && script.moment == Moment::AfterLaunch {
             script.end_within(400);
             std::thread::sleep(LIMIT);
         }
@@ -144,7 +143,7 @@ fn live(role: &Role, script: &Script) -> Result<(), Box<dyn std::error::Error>> 
     Ok(())
 }
 
-/// The part of a process: lives, says how it ended, and ends in order.
+/// Body of a process: runs the rank, prints its outcome, and exits in order.
 fn play(role: &Role) {
     let script = Script::read(role);
     let started = Instant::now();
@@ -155,17 +154,17 @@ fn play(role: &Role) {
     assert!(started.elapsed() < LIMIT);
 }
 
-/// Runs one script, and checks what the survivors said.
+/// Runs one script, and checks the errors of the survivors.
 fn survive(test: &str, moment: Moment, victim: u32, seed: u64, stalls: bool) {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("ccl-{moment:?}-{victim}-{seed}-{stalls}-{}", std::process::id()));
     let _ = std::fs::remove_file(&file);
     let script = Script { moment, victim, seed, stalls, file: file.clone() };
-    // A rank that compiles notices nothing meanwhile.
+    // A compiling rank does not check for failures.
     build_ahead_of(&jit(), 1, 2, &TYPES);
     let mut ranks = Ranks::start(test, RANKS, &script.write()).unwrap();
     if stalls {
-        // A stalled process does not end by itself.
+        // A stalled process must be killed.
         for (rank, process) in ranks.processes().iter_mut().enumerate() {
             if rank != victim as usize {
                 process.wait_for("@failed", LIMIT).unwrap();
@@ -200,9 +199,9 @@ fn killed_around_a_launch() {
     }
     for (moment, victim, seed) in [
         (Moment::BeforeLaunch, 2, 0),
-        (Moment::BehindLaunch, 1, 1),
-        (Moment::BehindLaunch, 3, 2),
-        (Moment::BehindLaunch, 0, 3),
+        (Moment::AfterLaunch, 1, 1),
+        (Moment::AfterLaunch, 3, 2),
+        (Moment::AfterLaunch, 0, 3),
     ] {
         survive(test_path!("killed_around_a_launch"), moment, victim, seed, false);
     }
@@ -236,7 +235,7 @@ fn stalled_before_a_launch() {
     survive(test_path!("stalled_before_a_launch"), Moment::BeforeLaunch, 2, 6, true);
 }
 
-/// Threads: rank 1 fails in one way or another in its fourth call, of this algorithm.
+/// Ranks as threads: rank 1 fails in its fourth call, of this algorithm.
 fn failing_thread(algorithm: Algorithm, fail: impl Fn() -> Error + Sync) -> Vec<String> {
     let config_of_world = WorldConfig { operation_deadline: DEADLINE, ..world_config() };
     build_ahead_of(&jit(), 4, 2, &TYPES);
@@ -269,7 +268,7 @@ fn failing_thread(algorithm: Algorithm, fail: impl Fn() -> Error + Sync) -> Vec<
 }
 
 #[test]
-fn a_thread_that_fails_is_named_by_the_others() {
+fn failing_thread_is_named_on_other_ranks() {
     for algorithm in [Algorithm::Packets, Algorithm::Push] {
         let texts = failing_thread(algorithm, || Error::Foreign { what: "an experiment" });
         assert!(texts[1].contains("an experiment belongs to another"), "{texts:?}");

@@ -1,5 +1,4 @@
-//! The kernels that work through lists of tensors, and those of several hops, keep the rules, and so does what compilers make of
-//! them.
+//! The kernels with lists of tensors and with several hops pass the lints, and so does their compiled code.
 
 use crate::common::{cache, tools};
 use anabranch_ccl::DataType;
@@ -15,17 +14,17 @@ use anabranch_shmem::device_api::DEVICE_HEADERS as SHMEM_HEADERS;
 use anabranch_shmem::{Atomics, Provider};
 
 #[test]
-fn sources_keep_the_rules() {
+fn sources_pass_the_lints() {
     let units = [&GATHER_MANY_UNIT, &PIPES_UNIT, &TWO_HOP_UNIT, &NETWORK_MOVE_UNIT, &NETWORK_REDUCE_UNIT];
     let found: Vec<_> =
         units.iter().flat_map(|unit| lint_source(&format!("{}.hip", unit.name), unit.source)).collect();
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// A unit that includes every header for kernels of one's own, as a user's may, and uses nothing of it.
+/// A unit that includes every public header, as a user kernel may, without using it.
 fn all_headers() -> &'static KernelUnit {
     let names = SHMEM_HEADERS.iter().chain(CCL_HEADERS).map(|header| header.name);
-    // Those of queues come with `shmem/engine.h` and `shmem/nic.h`, where parameters choose them.
+    // Headers of queues are included by `shmem/engine.h` and `shmem/nic.h`, as parameters select.
     let chosen = names.filter(|name| !name.starts_with("rdma/") && !name.starts_with("sdma/"));
     let lines = chosen.map(|name| format!("#include \"{name}\"\n"));
     let source = format!(
@@ -48,7 +47,7 @@ fn all_headers() -> &'static KernelUnit {
 }
 
 #[test]
-fn headers_give_no_warning_with_any_c_plus_plus_compiler() {
+fn headers_compile_without_warnings() {
     let target: Target = "host:wave4".parse().unwrap();
     let plain = KernelSpec::new(all_headers());
     let by_nic = [Provider::Mlx5, Provider::Bnxt, Provider::Ionic, Provider::Posted].map(|provider| {
@@ -57,7 +56,7 @@ fn headers_give_no_warning_with_any_c_plus_plus_compiler() {
     });
     let by_engine = plain.clone().with("SHMEM_ENGINES", 1);
     let forms: Vec<_> = [plain, by_engine].into_iter().chain(by_nic).collect();
-    // Clang by the first of its names that is here.
+    // The first installed name of Clang.
     for programs in [&["g++"][..], &["clang++", "clang++-22", "clang++-19"]] {
         let with = |program: &str| {
             let mut config = JitConfig::new(cache());
@@ -78,7 +77,7 @@ fn headers_give_no_warning_with_any_c_plus_plus_compiler() {
 
 #[test]
 #[ignore = "extended"]
-fn code_for_gpus_keeps_the_ordering_rules_and_spills_nothing() {
+fn gpu_code_keeps_ordering_rules_without_spills() {
     let mut config = JitConfig::new(cache());
     config.deny_warnings = true;
     let jit = Jit::new(config, tools());
@@ -87,7 +86,7 @@ fn code_for_gpus_keeps_the_ordering_rules_and_spills_nothing() {
         let target: Target = target.parse().unwrap();
         let types = [DataType::F32, DataType::F64, DataType::Bf16, DataType::Bool];
         let reduce = types.map(|data_type| spec(&NETWORK_REDUCE_UNIT, data_type));
-        // As it is where members are reached by mapping alone, and where some are by a NIC.
+        // With mapped members only, and with members behind a NIC.
         let by_nic = [Provider::Mlx5, Provider::Bnxt].map(|provider| {
             let spec = spec(&NETWORK_MOVE_UNIT, DataType::U8)
                 .with("SHMEM_NIC", 1)
@@ -112,7 +111,7 @@ fn code_for_gpus_keeps_the_ordering_rules_and_spills_nothing() {
             match disassemble(&tools(), &object).unwrap() {
                 Some(text) => {
                     for entry in spec.unit().entries {
-                        // These publish what whole blocks stored; packets carry their flags themselves.
+                        // These publish the stores of whole blocks. Packets carry their flags.
                         if !entry.ends_with("packets") && wave_releases(&text, entry) == 0 {
                             problems.push(format!("{what}: {entry}: no wave releases before a barrier"));
                         }

@@ -1,4 +1,4 @@
-//! Sends and receives against what was sent, with everything around it, on the host runtime.
+//! Sends and receives, with all surrounding memory compared, on the host runtime.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl Message {
     }
 }
 
-/// One rank's memory, and what must be in it.
+/// Memory of one rank, and its expected contents.
 struct Memory {
     device: DeviceBuffer,
     image: Vec<u8>,
@@ -66,7 +66,7 @@ impl Memory {
         self.image = vec![UNTOUCHED; CANARY as usize];
     }
 
-    /// A place behind the others, with canaries around it; aligned to the element, and often to no more.
+    /// Reserves an offset after the others, with canaries around it, aligned to the element and often no more.
     fn place(&mut self, message: &Message, skew: u64) -> u64 {
         let size = u64::from(message.data_type.bytes());
         let at = (self.image.len() as u64).next_multiple_of(16) + skew * size;
@@ -88,7 +88,7 @@ impl Memory {
         Ok(self.device.copy_from_host(0, &self.image)?)
     }
 
-    /// The first byte that is not as it must be.
+    /// The first wrong byte.
     fn wrong(&self) -> Result<Option<usize>, Error> {
         let mut seen = vec![0; self.image.len()];
         self.device.copy_to_host(0, &mut seen)?;
@@ -102,7 +102,7 @@ impl Memory {
     }
 }
 
-/// Makes this rank's part of messages, and what its memory has to hold afterwards.
+/// The messages of this rank, and the expected contents of its memory.
 fn part(
     me: u32,
     messages: &[Message],
@@ -112,7 +112,7 @@ fn part(
     memory.clear();
     let (mut calls, mut received) = (Vec::new(), Vec::new());
     for message in messages {
-        // All ranks draw.
+        // All ranks draw the same numbers.
         let skews = [numbers.below(4), numbers.below(4)];
         if message.from == me {
             let at = memory.place(message, skews[0]);
@@ -140,7 +140,7 @@ fn part(
     Ok(calls.into_iter().map(call).collect())
 }
 
-/// Another order, in which messages of one peer and direction stay as they are.
+/// A random order that preserves the order of messages of one peer and direction.
 fn shuffled<'a>(calls: Vec<PointToPoint<'a>>, numbers: &mut Numbers) -> Vec<PointToPoint<'a>> {
     let key = |call: &PointToPoint<'_>| match call {
         PointToPoint::Send { to, .. } => (false, Some(*to)),
@@ -178,7 +178,7 @@ fn exchange(world: &World, config: &CclConfig, rounds: u64, most_bytes: u64) -> 
         let work = communicator.run(&Call::Batch(&calls), &stream)?;
         work.join(world.operation_deadline())?;
         memory.check(&format!("{me}, round {round}, {}: {messages:?}", work.describe()))?;
-        // One by one, all ranks in the order of the list, nobody waits in a circle.
+        // One by one, in list order on all ranks, so that no wait is circular.
         let apart: Vec<_> = messages.iter().filter(|message| message.from != message.to).copied().collect();
         for call in part(me, &apart, &mut numbers, &mut memory)? {
             let call = match call {
@@ -212,7 +212,7 @@ fn random_batches_over_many_pipes() {
 }
 
 #[test]
-fn a_rank_alone_sends_to_itself() {
+fn single_rank_sends_to_itself() {
     random_messages(1, 4, &config(4096, 1), 20, 20_000);
 }
 
@@ -248,11 +248,11 @@ fn message(from: u32, bytes: u64) -> Message {
 }
 
 #[test]
-fn a_send_that_fits_the_pipe_is_over_before_the_receive() {
+fn send_within_pipe_capacity_completes_before_the_receive() {
     let sent = Barrier::new(2);
     let results = pair(&world_config(), |world, communicator, memory, stream| {
         let me = world.rank().get();
-        // Longer than a slot, and as many as are promised.
+        // Longer than a slot, and as many messages as documented.
         let messages = [message(0, 100_000), message(0, 0), message(0, 7), message(0, 300)];
         let calls = part(me, &messages, &mut Numbers(1), memory)?;
         if me == 1 {
@@ -268,7 +268,7 @@ fn a_send_that_fits_the_pipe_is_over_before_the_receive() {
 }
 
 #[test]
-fn a_wrong_byte_is_found_wherever_it_is() {
+fn wrong_byte_is_found_at_any_offset() {
     let results = pair(&world_config(), |world, communicator, memory, stream| {
         let calls = part(world.rank().get(), &[message(0, 99), message(1, 5)], &mut Numbers(1), memory)?;
         communicator.run(&Call::Batch(&calls), stream)?.join(world.operation_deadline())?;
@@ -284,7 +284,7 @@ fn a_wrong_byte_is_found_wherever_it_is() {
 }
 
 #[test]
-fn lengths_that_differ_fail_with_both() {
+fn different_lengths_are_reported() {
     for (sent, received) in [(100, 50), (50, 100), (0, 1), (200_000, 100_000), (3_000_000, 0)] {
         let results = pair(&world_config(), |world, communicator, memory, stream| {
             let me = world.rank().get();
@@ -311,7 +311,7 @@ fn lengths_that_differ_fail_with_both() {
 }
 
 #[test]
-fn a_peer_that_does_not_come_is_named_in_time() {
+fn missing_peer_is_named_in_time() {
     let world = WorldConfig { operation_deadline: Duration::from_millis(700), ..world_config() };
     for (bytes, is_receive) in [(8, true), (3_000_000, false)] {
         let results = pair(&world, |world, communicator, memory, stream| {
@@ -325,13 +325,13 @@ fn a_peer_that_does_not_come_is_named_in_time() {
         let Err(RankError::Work { error, .. }) = &results[0] else { panic!("{results:?}") };
         let text = anabranch_hip::with_causes(error);
         let phase = if is_receive { "message from the peer" } else { "free slot for a message to the peer" };
-        // Or it is the peer's leaving that is seen first.
+        // The exit of the peer may be detected first.
         assert!(text.contains("rank 1") && (text.contains(phase) || text.contains("left")), "{text}");
     }
 }
 
 #[test]
-fn messages_stand_between_collectives() {
+fn messages_interleave_with_collectives() {
     let results = on_ranks(3, 4, &world_config(), &jit(), |world| {
         let stream = world.device().create_stream()?;
         let mut communicator = Communicator::new(world, world.group(), config(8192, 2))?;
@@ -339,7 +339,7 @@ fn messages_stand_between_collectives() {
         let me = world.rank().get();
         for round in 0..10 {
             let mut numbers = Numbers(round);
-            // Rank 2 has no part in it.
+            // Rank 2 does not take part.
             let messages =
                 [0, 1].map(|from| Message { from, to: 1 - from, ..Message::draw(&mut numbers, 2, 9000) });
             let calls = part(me, &messages, &mut numbers, &mut memory)?;
@@ -359,7 +359,7 @@ fn messages_stand_between_collectives() {
 }
 
 #[test]
-fn a_captured_batch_is_replayed_also_when_its_list_is_long() {
+fn captured_batch_with_long_list_replays() {
     // 40 messages each way do not fit into the arguments.
     for count in [3, 40] {
         let results = pair(&world_config(), |world, communicator, memory, stream| {
@@ -374,7 +374,7 @@ fn a_captured_batch_is_replayed_also_when_its_list_is_long() {
             drop(communicator.launch(&prepared, stream)?);
             let graph = stream.end_capture()?.instantiate()?;
             drop(prepared);
-            // A list that is not kept is overwritten by one of these.
+            // These would overwrite a freed list.
             let shorter = Call::Batch(&calls[..calls.len() - 1]);
             let others: Vec<_> = (0..4).map(|_| communicator.prepare(&shorter)).collect::<Result<_, _>>()?;
             for _ in 0..20 {
@@ -394,7 +394,7 @@ fn a_captured_batch_is_replayed_also_when_its_list_is_long() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_moves() {
+fn invalid_messages_are_refused_before_launch() {
     let results = pair(&world_config(), |world, communicator, memory, _| {
         let me = world.rank();
         let other = GroupRank::new(1 - me.get());

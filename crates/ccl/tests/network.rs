@@ -1,5 +1,5 @@
-//! Collectives of members on several nodes, against the oracle, bit by bit. The nodes are said to be so: every rank is on this one and
-//! maps the others' memory, through which the device functions of the heap go then.
+//! Internode collectives against the oracle, bit by bit. The nodes are configured: every rank is on this machine and maps the memory of the
+//! others, which the device functions of the heap use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn cases(members: u32, data_type: DataType, counts: &[u64]) -> Vec<Case> {
                         offset: [0, 0, 1, 3][turn % 4],
                         root: GroupRank::new(turn as u32 % members),
                         seed: turn as u64,
-                        // Sums of these depend on their order.
+                        // Sums of these inputs depend on the order.
                         data: if sums { Data::Normal } else { Data::Exact },
                         ..Case::new(collective, data_type, *count)
                     });
@@ -52,7 +52,7 @@ fn cases(members: u32, data_type: DataType, counts: &[u64]) -> Vec<Case> {
     all
 }
 
-/// Runs cases on all ranks; how many there were, and how many went by node.
+/// Runs cases on all ranks. Returns the number of cases, and of those by node.
 fn check(nodes: &[u32], wave: u32, across: Across, cases: &[Case], jit: &Jit) -> (usize, usize) {
     let ranks = nodes.len() as u32;
     let results = on_ranks(ranks, wave, &world_config(), jit, |world| {
@@ -69,7 +69,7 @@ fn check(nodes: &[u32], wave: u32, across: Across, cases: &[Case], jit: &Jit) ->
 const COUNTS: [u64; 6] = [0, 1, 17, 64, 1021, 9001];
 
 #[test]
-fn every_form_between_two_machines_of_two() {
+fn every_form_on_two_nodes_of_two() {
     let cases = cases(4, DataType::Bf16, &COUNTS);
     let (all, by_node) = check(&[0, 0, 1, 1], 4, Across::Direct, &cases, &jit());
     assert!(all > 100 && by_node == 0, "{all}");
@@ -79,7 +79,7 @@ fn every_form_between_two_machines_of_two() {
 
 #[test]
 #[ignore = "extended"]
-fn every_form_between_other_machines() {
+fn every_form_on_other_nodes() {
     for (nodes, wave) in [
         (&[0, 0, 0, 0, 1, 1, 1, 1][..], 1),
         (&[0, 0, 1, 1, 2, 2], 32),
@@ -92,7 +92,7 @@ fn every_form_between_other_machines() {
         let (all, by_node) = check(nodes, wave, Across::Direct, &cases, &jit());
         assert!(all > 80 && by_node == 0, "{nodes:?} {all}");
         let (_, by_node) = check(nodes, wave, Across::Node, &cases, &jit());
-        // Sums go by node in an order that goes machine by machine.
+        // Reductions run by node only if the members of each node are contiguous.
         let expected = match nodes {
             [0, 1] => 0..1,
             [0, 1, 0, 1] => 5..40,
@@ -122,7 +122,7 @@ fn every_type_and_operator() {
 }
 
 #[test]
-fn what_pays_goes_by_node_and_the_rest_directly() {
+fn auto_selects_the_faster_form() {
     let by_node = |nodes: &[u32], collective, data_type, count| {
         let case = Case { data: Data::Normal, ..Case::new(collective, data_type, count) };
         let (all, by_node) = check(nodes, 4, Across::Auto, &[case], &jit());
@@ -146,7 +146,7 @@ fn what_pays_goes_by_node_and_the_rest_directly() {
 }
 
 #[test]
-fn many_tensors_are_gathered() {
+fn several_tensors_are_gathered() {
     let nodes = [0, 0, 1, 1];
     let entry = |index: u64| Entry {
         data_type: [DataType::F32, DataType::U8, DataType::Bf16][index as usize % 3],
@@ -173,7 +173,7 @@ fn many_tensors_are_gathered() {
 
 #[test]
 #[ignore = "extended"]
-fn a_captured_sequence_is_replayed() {
+fn captured_sequence_replays() {
     for nodes in [&[0, 0, 1, 1][..], &[0, 1, 1, 1]] {
         let cases = |seed: u64| {
             let case = |collective| {
@@ -210,7 +210,7 @@ fn a_captured_sequence_is_replayed() {
                 for (filled, scratch) in filled.iter().zip(&scratches) {
                     filled.judge(scratch)?.unwrap();
                 }
-                // A call between replays counts on from there.
+                // Calls between replays advance the counters.
                 conformance::run(&mut communicator, &mut scratches[0], &cases[0], &stream)?.unwrap();
             }
             scratches.into_iter().try_for_each(Scratch::release)
@@ -219,7 +219,7 @@ fn a_captured_sequence_is_replayed() {
 }
 
 #[test]
-fn what_several_machines_do_not_have_is_refused() {
+fn features_of_one_node_are_refused() {
     let uneven = [0, 1, 1, 1];
     all_well(on_ranks(4, 4, &world_config(), &jit(), |world| {
         let make = |config| Communicator::new(world, world.group(), config);
@@ -266,7 +266,7 @@ fn what_several_machines_do_not_have_is_refused() {
 }
 
 #[test]
-fn a_member_that_does_not_come_is_named() {
+fn missing_member_is_named() {
     let short = WorldConfig { operation_deadline: Duration::from_millis(700), ..world_config() };
     for (nodes, across) in [(&[0, 0, 1, 1][..], Across::Node), (&[0, 1, 1, 1], Across::Direct)] {
         let results = on_ranks(4, 4, &short, &jit(), |world| {
@@ -281,19 +281,19 @@ fn a_member_that_does_not_come_is_named() {
                     conformance::launch(&mut communicator, &scratch, &case, Choice::default(), &stream)?;
                 work.join(Duration::from_secs(30))?;
             }
-            // Whoever ends takes the others with it.
-            let _ = world.barrier(world.group(), "behind the last call");
+            // The exit of a rank ends the others.
+            let _ = world.barrier(world.group(), "after the last call");
             Ok(())
         });
-        let said: Vec<_> = results
+        let errors: Vec<_> = results
             .iter()
             .filter_map(|result| match result {
                 Err(RankError::Work { error, .. }) => Some(with_causes(error)),
                 _ => None,
             })
             .collect();
-        assert!(!said.is_empty(), "{results:?}");
-        let named = said.iter().any(|text| text.contains("rank 2") && text.contains("ccl"));
-        assert!(named, "{said:#?}");
+        assert!(!errors.is_empty(), "{results:?}");
+        let named = errors.iter().any(|text| text.contains("rank 2") && text.contains("ccl"));
+        assert!(named, "{errors:#?}");
     }
 }

@@ -1,9 +1,9 @@
-//! NICs that go wrong in the midst of collectives across machines: every rank ends with an error that names the peer and the NIC's syndrome;
-//! and what a NIC may still read or write when its communicator goes.
+//! NIC failures during internode collectives: every rank reports an error that names the peer and the syndrome of the NIC. Also the memory
+//! of dropped communicators that a NIC still accesses.
 
 use std::time::Duration;
 
-use crate::common::nics::on_machines;
+use crate::common::nics::on_nodes;
 use crate::common::{all_well, failure, world_config};
 use anabranch_ccl::{Across, CclConfig, Choice, Collective, Communicator, DataType, Error};
 use anabranch_clock::Moment;
@@ -12,7 +12,7 @@ use anabranch_ranks::{GlobalRank, GroupRank};
 use anabranch_shmem::{Team, World, WorldConfig};
 use anabranch_softnic::{Adversary, NicFaults, SoftNicConfig, SoftNics, Syndrome};
 
-/// Two machines of two and of four ranks, and three of two, with the form of the calls.
+/// Two nodes of two and of four ranks, and three of two, with the form of the calls.
 const WIDTHS: [(&[u32], Across); 4] = [
     (&[0, 0, 1, 1], Across::Node),
     (&[0, 0, 1, 1], Across::Direct),
@@ -31,11 +31,11 @@ fn short() -> WorldConfig {
     config
 }
 
-/// What every rank says whose collectives go on until the NIC of rank 1 goes wrong.
-fn texts_of(machines: &[u32], across: Across, faults: NicFaults, seed: Option<u64>) -> Vec<String> {
+/// The errors of all ranks, whose collectives run until the NIC of rank 1 fails.
+fn texts_of(nodes: &[u32], across: Across, faults: NicFaults, seed: Option<u64>) -> Vec<String> {
     let soft = SoftNicConfig { adversary: seed.map(Adversary::new), ..SoftNicConfig::default() };
     let nics = SoftNics::in_process(soft).with_faults(GlobalRank::new(1), faults);
-    let results = on_machines(machines, 4, &nics, &short(), |world| {
+    let results = on_nodes(nodes, 4, &nics, &short(), |world| {
         let stream = world.device().create_stream()?;
         let mut communicator = Communicator::new(world, world.group(), ccl_config(across))?;
         let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
@@ -51,31 +51,31 @@ fn texts_of(machines: &[u32], across: Across, faults: NicFaults, seed: Option<u6
 }
 
 #[test]
-fn a_request_that_fails_is_named_with_its_peer_and_syndrome_by_all() {
-    for (turn, (machines, across)) in WIDTHS.into_iter().enumerate() {
+fn failed_request_is_reported_with_peer_syndrome() {
+    for (turn, (nodes, across)) in WIDTHS.into_iter().enumerate() {
         let faults = NicFaults { fails: Some((60, Syndrome::RemoteAccess)), ..NicFaults::default() };
-        for text in texts_of(machines, across, faults, (turn % 2 == 0).then_some(turn as u64)) {
-            let peers: Vec<_> = (0..machines.len()).filter(|peer| machines[*peer] != machines[1]).collect();
+        for text in texts_of(nodes, across, faults, (turn % 2 == 0).then_some(turn as u64)) {
+            let peers: Vec<_> = (0..nodes.len()).filter(|peer| nodes[*peer] != nodes[1]).collect();
             let named = peers.iter().any(|peer| text.contains(&format!("to rank {peer}")));
-            assert!(named && text.contains("rank 1 found in"), "{machines:?} {across}: {text}");
-            assert!(text.contains("syndrome 0x13"), "{machines:?} {across}: {text}");
+            assert!(named && text.contains("rank 1 found in"), "{nodes:?} {across}: {text}");
+            assert!(text.contains("syndrome 0x13"), "{nodes:?} {across}: {text}");
         }
     }
 }
 
 #[test]
-fn a_nic_that_dies_is_named_by_all() {
-    for (turn, (machines, across)) in WIDTHS.into_iter().enumerate() {
+fn dead_nic_is_reported_on_all_ranks() {
+    for (turn, (nodes, across)) in WIDTHS.into_iter().enumerate() {
         let faults = NicFaults { dies_after: Some(60), ..NicFaults::default() };
-        for text in texts_of(machines, across, faults, (turn % 2 == 1).then_some(turn as u64)) {
+        for text in texts_of(nodes, across, faults, (turn % 2 == 1).then_some(turn as u64)) {
             let by_peer = text.contains("to rank 1") && text.contains("syndrome 0x15");
             let by_itself = text.contains("rank 1 found in") && text.contains("the NIC has died");
-            assert!(by_peer || by_itself, "{machines:?} {across}: {text}");
+            assert!(by_peer || by_itself, "{nodes:?} {across}: {text}");
         }
     }
 }
 
-/// The root of a broadcast ends when its chunks are in slots of its own.
+/// A broadcast, whose root completes when its chunks are in its own slots.
 fn broadcast_and_go(world: &World) -> Result<(), Error> {
     let stream = world.device().create_stream()?;
     let mut communicator = Communicator::new(world, world.group(), ccl_config(Across::Direct))?;
@@ -85,22 +85,22 @@ fn broadcast_and_go(world: &World) -> Result<(), Error> {
     work.join(Duration::from_secs(30))
 }
 
-/// Allocations that this rank holds, when what is over has been looked at.
+/// Allocations that this rank holds after it has polled for completions.
 fn live(world: &World, kept: &Team) -> Result<usize, Error> {
     drop(kept.table(&[0])?);
     Ok(world.heap_usage().live)
 }
 
 #[test]
-fn a_communicator_that_goes_keeps_its_memory_until_its_puts_are_done() {
-    // The first read of each queue pair is done, and the root's chunk; the root does not hear of more.
+fn dropped_communicator_keeps_memory_of_pending_puts() {
+    // The first read of each queue pair completes, and the chunk of the root. The root gets no further completion.
     let silent = NicFaults { falls_silent_after: Some(3), ..NicFaults::default() };
     let nics = SoftNics::in_process(SoftNicConfig::default()).with_faults(GlobalRank::new(1), silent);
-    let results = on_machines(&[0, 1], 4, &nics, &short(), |world| {
+    let results = on_nodes(&[0, 1], 4, &nics, &short(), |world| {
         let kept = world.team(world.group())?;
         let before = live(world, &kept)?;
         broadcast_and_go(world)?;
-        // Channels and the words of their team, of which slots and counters are there that the NIC has not read or written.
+        // The memory of channels and team, with slots and counters that the NIC still accesses.
         assert!(live(world, &kept)? > before, "given back while the NIC may use it");
         let end = Moment::now().after(Duration::from_secs(15));
         while world.check().is_ok() && !end.remaining().is_zero() {
@@ -110,7 +110,7 @@ fn a_communicator_that_goes_keeps_its_memory_until_its_puts_are_done() {
         Ok(())
     });
     let text = failure(results[1].as_ref().unwrap_err());
-    // Rank 0 may come first, which has the root's NIC to tell that its chunk was taken.
+    // Rank 0 may be first. It still has a counter update to the root in flight.
     let itself = text.contains("rank 1 found in completion of puts by NIC")
         && text.contains("to rank 0 does not go on");
     let by_peer = text.contains("to rank 1") && text.contains("syndrome 0x15");
@@ -118,10 +118,10 @@ fn a_communicator_that_goes_keeps_its_memory_until_its_puts_are_done() {
 }
 
 #[test]
-fn a_communicator_that_goes_gives_its_memory_back_when_its_puts_are_done() {
+fn dropped_communicator_frees_memory_after_its_puts() {
     for seed in [None, Some(1)] {
         let soft = SoftNicConfig { adversary: seed.map(Adversary::new), ..SoftNicConfig::default() };
-        all_well(on_machines(&[0, 1], 4, &SoftNics::in_process(soft), &world_config(), |world| {
+        all_well(on_nodes(&[0, 1], 4, &SoftNics::in_process(soft), &world_config(), |world| {
             let kept = world.team(world.group())?;
             let before = live(world, &kept)?;
             for _ in 0..3 {

@@ -1,9 +1,9 @@
-//! Collectives across machines by NICs in software, against the oracle, bit by bit: ranks are threads that are told to be on different
-//! machines, so that nothing of a peer there is mapped.
+//! Internode collectives by software NICs against the oracle, bit by bit. Ranks are threads configured as different nodes, so that peers
+//! are not mapped.
 
 use std::time::Duration;
 
-use crate::common::nics::on_machines;
+use crate::common::nics::on_nodes;
 use crate::common::{all_well, run_all, world_config};
 use anabranch_ccl::{Across, CclConfig, Choice, Collective, Communicator, DataType, LocationKind};
 use anabranch_conformance::ccl::oracle::Data;
@@ -44,34 +44,27 @@ fn cases(members: u32, data_type: DataType, counts: &[u64]) -> Vec<Case> {
     all
 }
 
-/// Runs cases on all ranks; how many there were, and how many went by node.
-fn check(
-    machines: &[u32],
-    wave: u32,
-    soft: &SoftNicConfig,
-    across: Across,
-    cases: &[Case],
-) -> (usize, usize) {
-    let results =
-        on_machines(machines, wave, &SoftNics::in_process(soft.clone()), &world_config(), |world| {
-            let here = world.rank().index();
-            for (peer, rank) in world.group().members().iter().enumerate() {
-                assert_eq!(world.peer_base(*rank).is_some(), machines[peer] == machines[here], "{peer}");
-            }
-            let stream = world.device().create_stream()?;
-            let mut communicator = Communicator::new(world, world.group(), config(across))?;
-            let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
-            let done = run_all(&mut communicator, &mut scratch, cases, across, &stream)?;
-            scratch.release()?;
-            Ok(done)
-        });
+/// Runs cases on all ranks. Returns the number of cases, and of those by node.
+fn check(nodes: &[u32], wave: u32, soft: &SoftNicConfig, across: Across, cases: &[Case]) -> (usize, usize) {
+    let results = on_nodes(nodes, wave, &SoftNics::in_process(soft.clone()), &world_config(), |world| {
+        let here = world.rank().index();
+        for (peer, rank) in world.group().members().iter().enumerate() {
+            assert_eq!(world.peer_base(*rank).is_some(), nodes[peer] == nodes[here], "{peer}");
+        }
+        let stream = world.device().create_stream()?;
+        let mut communicator = Communicator::new(world, world.group(), config(across))?;
+        let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
+        let done = run_all(&mut communicator, &mut scratch, cases, across, &stream)?;
+        scratch.release()?;
+        Ok(done)
+    });
     all_well(results)[0]
 }
 
 const COUNTS: [u64; 4] = [1, 17, 1021, 6000];
 
 #[test]
-fn two_machines_of_two() {
+fn two_nodes_of_two() {
     let cases = cases(4, DataType::Bf16, &COUNTS);
     let (all, by_node) = check(&[0, 0, 1, 1], 4, &SoftNicConfig::default(), Across::Direct, &cases);
     assert_eq!((all, by_node), (cases.len(), 0));
@@ -81,24 +74,24 @@ fn two_machines_of_two() {
 
 #[test]
 #[ignore = "extended"]
-fn other_machines_and_waves() {
-    for (machines, wave) in [
+fn other_nodes_with_other_wave_widths() {
+    for (nodes, wave) in [
         (&[0, 0, 0, 0, 1, 1, 1, 1][..], 1),
         (&[0, 0, 1, 1, 2, 2], 32),
         (&[0, 1, 1, 1], 64),
         (&[0, 0, 0, 1, 2, 2], 4),
         (&[0, 1], 4),
     ] {
-        let cases = cases(machines.len() as u32, DataType::F32, &COUNTS[1..]);
-        let (all, _) = check(machines, wave, &SoftNicConfig::default(), Across::Direct, &cases);
-        assert!(all > 25, "{machines:?}: {all}");
-        let (_, by_node) = check(machines, wave, &SoftNicConfig::default(), Across::Node, &cases);
-        assert_eq!(by_node > 10, machines.len() > 2, "{machines:?}: {by_node}");
+        let cases = cases(nodes.len() as u32, DataType::F32, &COUNTS[1..]);
+        let (all, _) = check(nodes, wave, &SoftNicConfig::default(), Across::Direct, &cases);
+        assert!(all > 25, "{nodes:?}: {all}");
+        let (_, by_node) = check(nodes, wave, &SoftNicConfig::default(), Across::Node, &cases);
+        assert_eq!(by_node > 10, nodes.len() > 2, "{nodes:?}: {by_node}");
     }
 }
 
 #[test]
-fn a_nic_that_delays_and_shuffles() {
+fn nic_that_delays_requests() {
     let cases = cases(4, DataType::F32, &COUNTS[2..]);
     for seed in 0..3 {
         let soft = SoftNicConfig { adversary: Some(Adversary::new(seed)), ..SoftNicConfig::default() };
@@ -108,42 +101,41 @@ fn a_nic_that_delays_and_shuffles() {
 }
 
 #[test]
-fn a_member_that_does_not_come_is_named() {
+fn missing_member_is_named() {
     let short = WorldConfig { operation_deadline: Duration::from_millis(900), ..world_config() };
-    for (machines, across) in [(&[0, 0, 1, 1][..], Across::Node), (&[0, 1, 1, 1], Across::Direct)] {
-        let results =
-            on_machines(machines, 4, &SoftNics::in_process(SoftNicConfig::default()), &short, |world| {
-                let stream = world.device().create_stream()?;
-                let mut communicator = Communicator::new(world, world.group(), config(across))?;
-                let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
-                let case = Case::new(Collective::AllReduce, DataType::F32, 30_000);
-                conformance::run(&mut communicator, &mut scratch, &case, &stream)?.unwrap();
-                world.barrier(world.group(), "before the last call")?;
-                if world.rank().get() != 2 {
-                    let work =
-                        conformance::launch(&mut communicator, &scratch, &case, Choice::default(), &stream)?;
-                    work.join(Duration::from_secs(30))?;
-                }
-                // Whoever ends takes the others with it.
-                let _ = world.barrier(world.group(), "behind the last call");
-                Ok(())
-            });
-        let said: Vec<_> = results
+    for (nodes, across) in [(&[0, 0, 1, 1][..], Across::Node), (&[0, 1, 1, 1], Across::Direct)] {
+        let results = on_nodes(nodes, 4, &SoftNics::in_process(SoftNicConfig::default()), &short, |world| {
+            let stream = world.device().create_stream()?;
+            let mut communicator = Communicator::new(world, world.group(), config(across))?;
+            let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
+            let case = Case::new(Collective::AllReduce, DataType::F32, 30_000);
+            conformance::run(&mut communicator, &mut scratch, &case, &stream)?.unwrap();
+            world.barrier(world.group(), "before the last call")?;
+            if world.rank().get() != 2 {
+                let work =
+                    conformance::launch(&mut communicator, &scratch, &case, Choice::default(), &stream)?;
+                work.join(Duration::from_secs(30))?;
+            }
+            // The exit of a rank ends the others.
+            let _ = world.barrier(world.group(), "after the last call");
+            Ok(())
+        });
+        let errors: Vec<_> = results
             .iter()
             .filter_map(|result| match result {
                 Err(RankError::Work { error, .. }) => Some(with_causes(error)),
                 _ => None,
             })
             .collect();
-        let named = said.iter().any(|text| text.contains("rank 2") && text.contains("ccl"));
-        assert!(named, "{said:#?} {results:?}");
+        let named = errors.iter().any(|text| text.contains("rank 2") && text.contains("ccl"));
+        assert!(named, "{errors:#?} {results:?}");
     }
 }
 
-/// What `bench ccl --check` runs, of few types and with every fifth call. Named algorithms and messages do not exist between machines: the
-/// calls go by what exists there, and the rest is reported with the reason.
+/// The calls of `bench ccl --check`, of few types and with every fifth call. Intranode algorithms and messages are not supported between
+/// nodes: calls use supported algorithms, and the rest is reported with the reason.
 #[test]
-fn a_check_across_machines_runs_what_exists_and_reports_the_rest() {
+fn internode_check_skips_unsupported_calls_with_reason() {
     let sweep =
         Sweep { ranks: 3, channels: 2, staging_bytes: 64 << 10, most_bytes: 256 << 10, level: Level::Sample };
     let mut points: Vec<_> = conformance::sweep(&sweep).into_iter().step_by(5).collect();
@@ -156,7 +148,7 @@ fn a_check_across_machines_runs_what_exists_and_reports_the_rest() {
     }
     let replays = Replays { count: 12, types: vec![DataType::F32], most_count: 6000, seed: 1 };
     let soft = SoftNics::in_process(SoftNicConfig::default());
-    let tallies = all_well(on_machines(&[0, 0, 1], 4, &soft, &world_config(), |world| {
+    let tallies = all_well(on_nodes(&[0, 0, 1], 4, &soft, &world_config(), |world| {
         let stream = world.device().create_stream()?;
         let swept = conformance::run_points(world, &config(Across::Auto), &points, &stream)?;
         let replayed = conformance::run_replays(world, &config(Across::Auto), &replays, &stream)?;
@@ -177,14 +169,14 @@ fn a_check_across_machines_runs_what_exists_and_reports_the_rest() {
         }
         assert!(swept.across_machines > 50, "{}", swept.across_machines);
     }
-    // Groups of one machine, which rank 2 is not in, have all of it.
+    // Groups on one node, which do not contain rank 2, run all calls.
     for [swept, _] in &tallies[..2] {
         assert!(
             swept.calls > swept.across_machines && swept.lists.iter().all(|count| *count > 0),
             "{swept:?}"
         );
     }
-    // Both ways were gone: the sum of the two is more than there are points.
+    // Both forms were used: their sum exceeds the number of points.
     let members: u64 = points.iter().map(|point| u64::from(point.subset.len())).sum();
     let (calls, left): (u64, u64) = tallies.iter().fold((0, 0), |(calls, left), [swept, _]| {
         let messages = swept

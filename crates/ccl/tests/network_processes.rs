@@ -1,5 +1,4 @@
-//! Collectives across machines whose ranks are processes: NICs in software that talk over sockets, against the oracle; and a process that is
-//! killed in the midst of them.
+//! Internode collectives between processes, by software NICs over sockets, against the oracle; and a process that is killed during them.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -18,7 +17,7 @@ use anabranch_testkit::{Ranks, Role, role, said, say, test_path};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Ranks of each machine in a group of this size: two machines of two or of four, or three of two.
+/// Ranks per node in a group of this size: two nodes of two or of four, or three of two.
 const fn each(size: u32) -> u32 {
     if size == 8 { 4 } else { 2 }
 }
@@ -36,7 +35,7 @@ fn join(role: &Role, kind: &str, seed: u64, file: &Path) -> World {
     world_by(role, file, config)
 }
 
-/// Calls of every kind that moves bytes and one that sums, by both forms, so many times.
+/// Collectives that move bytes and one that reduces, in both forms, `rounds` times.
 fn calls(world: &World, rounds: u64) -> Result<(), Error> {
     let stream = world.device().create_stream()?;
     let collectives =
@@ -51,7 +50,7 @@ fn calls(world: &World, rounds: u64) -> Result<(), Error> {
                 let case =
                     Case { seed, root, ..Case::new(collective, DataType::F32, 700 + 900 * (seed % 3)) };
                 match communicator.explain(&case.shape(world.size())) {
-                    // Nothing of it concerns several members of a machine.
+                    // None of its data is for several members of a node.
                     Err(Error::Algorithm { .. }) if across == Across::Node => continue,
                     explained => drop(explained?),
                 }
@@ -65,7 +64,7 @@ fn calls(world: &World, rounds: u64) -> Result<(), Error> {
 }
 
 #[test]
-fn processes_on_several_machines() {
+fn processes_on_several_nodes() {
     if let Some(role) = role() {
         let mut words = role.argument.splitn(3, ' ');
         let (kind, seed) = (words.next().unwrap(), words.next().unwrap().parse().unwrap());
@@ -78,7 +77,7 @@ fn processes_on_several_machines() {
     for (kind, size, seed) in [("unix", 4, 0), ("tcp", 4, 7), ("unix", 8, 0), ("unix", 6, 8)] {
         let file = address_file(&format!("ccl-network-{kind}-{size}"));
         let argument = format!("{kind} {seed} {}", file.display());
-        Ranks::start(test_path!("processes_on_several_machines"), size, &argument)
+        Ranks::start(test_path!("processes_on_several_nodes"), size, &argument)
             .unwrap()
             .succeed(LIMIT)
             .unwrap();
@@ -86,10 +85,10 @@ fn processes_on_several_machines() {
 }
 
 #[test]
-fn a_killed_process_is_named_by_all() {
+fn killed_process_is_named_on_all_ranks() {
     if let Some(role) = role() {
         let world = join(&role, "unix", 0, Path::new(&role.argument));
-        // It may be killed while others are still at the end of the first.
+        // The process may be killed while others still end the first call.
         let first = calls(&world, 1);
         say("ready", "");
         let error = first.and_then(|()| calls(&world, 10_000)).unwrap_err();
@@ -98,7 +97,8 @@ fn a_killed_process_is_named_by_all() {
     }
     let file = address_file("ccl-network-killed");
     let mut ranks =
-        Ranks::start(test_path!("a_killed_process_is_named_by_all"), 4, &file.display().to_string()).unwrap();
+        Ranks::start(test_path!("killed_process_is_named_on_all_ranks"), 4, &file.display().to_string())
+            .unwrap();
     ranks.processes()[3].wait_for("@ready", LIMIT).unwrap();
     ranks.processes()[3].kill().unwrap();
     for outcome in &ranks.wait(LIMIT).unwrap()[..3] {

@@ -1,5 +1,4 @@
-//! What NICs in software have written in a call, against what `call_traffic` counts over its steps: every byte and every request, of each
-//! rank.
+//! Writes of software NICs in a call, compared with `call_traffic`: every byte and request of each rank.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +16,7 @@ use anabranch_shmem::{NicSource, RankSetup, World, WorldConfig, spawn_threads};
 use anabranch_softnic::{SoftNicConfig, SoftNics, Traffic};
 use anabranch_transport::{HostIdentity, TransportKind};
 
-/// Writes that are done, bytes that they wrote, and other requests.
+/// Completed writes, their bytes, and other requests.
 type Written = [u64; 3];
 
 fn written(nics: &SoftNics, rank: GlobalRank) -> Written {
@@ -28,7 +27,7 @@ fn written(nics: &SoftNics, rank: GlobalRank) -> Written {
     traffic.values().fold([0; 3], add)
 }
 
-/// What was written since, when there are as many requests as expected: a NIC counts one when its peer has said that it is done.
+/// The writes since `before`, once there are as many requests as expected: a NIC counts a request at its completion.
 fn written_since(nics: &SoftNics, rank: GlobalRank, before: Written, expected: Written) -> Written {
     let end = Moment::now().after(Duration::from_secs(10));
     loop {
@@ -41,17 +40,17 @@ fn written_since(nics: &SoftNics, rank: GlobalRank, before: Written, expected: W
     }
 }
 
-fn expected(case: &Case, machines: &[u32], across: Across, room: LinkCapacity) -> Option<Vec<MemberTraffic>> {
-    match call_traffic(&case.shape(machines.len() as u32), machines, across, room) {
+fn expected(case: &Case, nodes: &[u32], across: Across, room: LinkCapacity) -> Option<Vec<MemberTraffic>> {
+    match call_traffic(&case.shape(nodes.len() as u32), nodes, across, room) {
         Ok(traffic) => Some(traffic.members),
         Err(Error::Algorithm { .. }) => None,
         Err(error) => panic!("{case}: {error}"),
     }
 }
 
-/// Calls of which every rank's bytes are those that are counted; how many bytes between machines there were.
-fn check(machines: &[u32], across: Across, data_type: DataType) -> u64 {
-    let ranks = machines.len() as u32;
+/// Runs calls and compares the bytes of every rank with the count. Returns the internode bytes.
+fn check(nodes: &[u32], across: Across, data_type: DataType) -> u64 {
+    let ranks = nodes.len() as u32;
     let (host, jit) = (machine(ranks, 4), jit());
     let runtime = host.runtime();
     let nics = SoftNics::in_process(SoftNicConfig::default());
@@ -63,7 +62,7 @@ fn check(machines: &[u32], across: Across, data_type: DataType) -> u64 {
             let config = WorldConfig {
                 transports: vec![TransportKind::P2p, TransportKind::Rdma],
                 nic: NicSource::new(Arc::new(nics.clone())),
-                host_identity: Some(HostIdentity(format!("machine {}", machines[rank.index()]))),
+                host_identity: Some(HostIdentity(format!("node {}", nodes[rank.index()]))),
                 ..world_config()
             };
             Ok(RankSetup { config, device, jit: jit.clone() })
@@ -84,7 +83,7 @@ fn check(machines: &[u32], across: Across, data_type: DataType) -> u64 {
                     if !case.is_defined() || collective == Collective::SendReceive {
                         continue;
                     }
-                    let Some(members) = expected(&case, machines, across, room) else { continue };
+                    let Some(members) = expected(&case, nodes, across, room) else { continue };
                     let mine = members[world.rank().index()];
                     let filled = conformance::fill(&communicator, &mut scratch, &case)?;
                     let before = written(&nics, world.rank());
@@ -96,8 +95,8 @@ fn check(machines: &[u32], across: Across, data_type: DataType) -> u64 {
                     let written = written_since(&nics, world.rank(), before, counted);
                     assert_eq!(written, counted, "{}: {case} {across}: {mine:?}", world.rank());
                     between += mine.given_between.bytes;
-                    // Nobody begins the next call while another one looks, and nothing came behind what was waited for.
-                    world.barrier(world.group(), "behind the call")?;
+                    // No rank starts the next call before all have checked that no further writes arrived.
+                    world.barrier(world.group(), "after the call")?;
                     assert_eq!(written_since(&nics, world.rank(), before, counted), counted);
                     filled.judge(&scratch)?.unwrap_or_else(|failure| panic!("{case}: {failure}"));
                 }
@@ -111,18 +110,18 @@ fn check(machines: &[u32], across: Across, data_type: DataType) -> u64 {
 
 #[test]
 #[ignore = "extended"]
-fn nics_write_what_the_steps_say() {
-    for machines in [&[0, 0, 1, 1][..], &[0, 0, 1, 1, 2, 2]] {
+fn nic_writes_match_call_traffic() {
+    for nodes in [&[0, 0, 1, 1][..], &[0, 0, 1, 1, 2, 2]] {
         for across in [Across::Direct, Across::Node] {
-            let between = check(machines, across, DataType::Bf16);
-            assert!(between > 1 << 20, "{machines:?} {across}: {between}");
+            let between = check(nodes, across, DataType::Bf16);
+            assert!(between > 1 << 20, "{nodes:?} {across}: {between}");
         }
     }
 }
 
 #[test]
 #[ignore = "extended"]
-fn of_uneven_machines_and_wide_elements_too() {
+fn nic_writes_match_call_traffic_on_uneven_nodes() {
     assert!(check(&[0, 1, 1], Across::Direct, DataType::F32) > 1 << 20);
     assert!(check(&[0, 1, 1], Across::Node, DataType::F32) > 1 << 20);
     assert!(check(&[0, 0, 0, 1, 1], Across::Node, DataType::Bf16) > 1 << 20);

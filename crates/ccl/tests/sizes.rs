@@ -1,11 +1,11 @@
-//! Collectives of one to nine ranks: sizes that are odd, prime, no powers of two, and more than a server of eight GPUs has.
+//! Collectives of one to nine ranks: odd, prime and no powers of two, and more than the GPUs of a server.
 
 use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::{Algorithm, CclConfig, Choice, Communicator, DataType, LocationKind};
 use anabranch_conformance::ccl::{self as conformance, Case, Form, Scratch};
 use anabranch_ranks::GroupRank;
 
-/// Every form by every algorithm that can do it, with a count that no number of ranks divides.
+/// Every form by every algorithm that can run it, with a count that no number of ranks divides.
 #[test]
 fn every_form_and_algorithm_on_one_to_nine_ranks() {
     let jit = jit();
@@ -38,7 +38,7 @@ fn every_form_and_algorithm_on_one_to_nine_ranks() {
             scratch.release()?;
             Ok(done)
         }));
-        // Every collective at least by packets or staging, and by one that peers' buffers allow.
+        // Every collective runs by packets or staging, and by one algorithm with mapped buffers.
         assert!(done.iter().all(|cases| *cases == done[0] && *cases >= 2 * Form::all().len()), "{done:?}");
     }
 }

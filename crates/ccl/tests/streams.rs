@@ -1,4 +1,4 @@
-//! Communicators and streams: several in flight at once, one on many streams, dropped too early; and what a `Work` says.
+//! Communicators and streams: several calls in flight, one communicator on several streams, early drops, and `Work`.
 #![expect(clippy::disallowed_methods, reason = "tests of real threads run on the machine's time")]
 
 use std::sync::Barrier;
@@ -26,7 +26,7 @@ fn communicator(world: &World, members: &[u32]) -> Result<Communicator, Error> {
     Communicator::new(world, &group, config())
 }
 
-/// A collective that the algorithm does.
+/// A collective that the algorithm can run.
 fn done_by(algorithm: Algorithm) -> Collective {
     let all = [Collective::AllGather, Collective::AllReduce, Collective::Broadcast];
     let can = |collective: &Collective| {
@@ -36,7 +36,7 @@ fn done_by(algorithm: Algorithm) -> Collective {
 }
 
 #[test]
-fn communicators_of_overlapping_groups_are_in_flight_at_once() {
+fn communicators_of_overlapping_groups_run_concurrently() {
     const GROUPS: [&[u32]; 6] = [&[0, 1, 2, 3], &[3, 1, 0, 2], &[2, 0], &[1, 3], &[0, 3, 1], &[2]];
     all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
         let mut channels = Vec::new();
@@ -44,14 +44,14 @@ fn communicators_of_overlapping_groups_are_in_flight_at_once() {
             if members.contains(&world.rank().get()) {
                 let communicator = communicator(world, members)?;
                 let scratch = Scratch::new(world, &communicator, 256 << 10)?;
-                // Those of one group draw alike, whatever else they are members of.
+                // Members of one group draw the same numbers.
                 let numbers = Numbers(index as u64);
                 channels.push((communicator, scratch, numbers, world.device().create_stream()?));
             }
         }
         for round in 0..60 {
             let mut flying = Vec::new();
-            // Ranks launch in other orders than each other.
+            // Ranks launch in different orders.
             let count = channels.len();
             for step in 0..count {
                 let index = (step + round + world.rank().index()) % count;
@@ -73,7 +73,7 @@ fn communicators_of_overlapping_groups_are_in_flight_at_once() {
 }
 
 #[test]
-fn one_communicator_on_several_streams_keeps_the_order_of_its_calls() {
+fn calls_on_several_streams_run_in_order() {
     all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
         let mut all = communicator(world, &[1, 3, 0, 2])?;
         let mut places = Vec::new();
@@ -93,10 +93,10 @@ fn one_communicator_on_several_streams_keeps_the_order_of_its_calls() {
                 assert_eq!(work.sequence(), sequence);
                 flying.push((index, filled, work));
             }
-            // The last is behind the others.
+            // The last call follows the others.
             flying[2].2.join(world.operation_deadline())?;
             for (index, filled, work) in &flying {
-                assert!(work.poll()?, "{} is behind a later call", work.describe());
+                assert!(work.poll()?, "{} is incomplete after a later call", work.describe());
                 filled.judge(&places[*index].0)?.unwrap_or_else(|failure| panic!("round {round}: {failure}"));
             }
         }
@@ -104,9 +104,9 @@ fn one_communicator_on_several_streams_keeps_the_order_of_its_calls() {
     }));
 }
 
-/// Rank 1 is late; the others drop the communicator, and what came out of it, while its kernels wait for rank 1.
+/// Rank 1 is late. The others drop the communicator and its works while its kernels wait for rank 1.
 #[test]
-fn dropped_in_flight_a_communicator_still_does_its_calls() {
+fn dropped_communicator_completes_its_calls() {
     let meet = Barrier::new(RANKS as usize);
     all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
         let stream = world.device().create_stream()?;
@@ -118,7 +118,7 @@ fn dropped_in_flight_a_communicator_still_does_its_calls() {
             let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
             let filled = conformance::fill(&all, &mut scratch, &case)?;
             if world.rank().get() == 1 {
-                // Behind everybody's drop.
+                // After all ranks have dropped it.
                 meet.wait();
                 std::thread::sleep(Duration::from_millis(20));
                 drop(conformance::launch(&mut all, &scratch, &case, choice, &stream)?);
@@ -130,7 +130,7 @@ fn dropped_in_flight_a_communicator_still_does_its_calls() {
                 drop(work);
                 meet.wait();
             }
-            // In its place, while the first may be in flight.
+            // A new communicator, while calls of the first may be in flight.
             let mut next = communicator(world, &[0, 1, 2, 3])?;
             let mut other = Scratch::new(world, &next, 256 << 10)?;
             conformance::run_as(&mut next, &mut other, &case, choice, &stream)?.unwrap();
@@ -144,7 +144,7 @@ fn dropped_in_flight_a_communicator_still_does_its_calls() {
 }
 
 #[test]
-fn a_work_says_whether_it_is_done_and_a_join_ends_in_time() {
+fn join_returns_within_its_timeout() {
     let (launched, looked) = (Barrier::new(RANKS as usize), Barrier::new(RANKS as usize));
     all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
         let stream = world.device().create_stream()?;
@@ -169,7 +169,7 @@ fn a_work_says_whether_it_is_done_and_a_join_ends_in_time() {
                 "{error:?}"
             );
             assert!(took >= limit && took < limit + Duration::from_secs(2), "{took:?}");
-            // It changed nothing.
+            // The timeout has no effect.
             assert!(!work.poll()?);
             looked.wait();
             work
@@ -186,9 +186,9 @@ fn a_work_says_whether_it_is_done_and_a_join_ends_in_time() {
     }));
 }
 
-/// A broadcast, and on another stream and communicator an all_gather of what it brings. Rank 3 is late with the first.
+/// A broadcast, and on another stream and communicator an all_gather of its result. Rank 3 is late with the broadcast.
 #[test]
-fn another_stream_waits_for_a_work() {
+fn wait_on_orders_another_stream() {
     const COUNT: u64 = 3000;
     all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
         let [first, second] = [world.device().create_stream()?, world.device().create_stream()?];
@@ -210,7 +210,7 @@ fn another_stream_waits_for_a_work() {
                 }
                 one.run(&Call::Broadcast { tensor, root }, &first)?.wait_on(&second)?;
                 let gathered = two.run(&Call::AllGather { output, input: tensor }, &second)?;
-                // The next round's broadcast is behind it.
+                // The broadcast of the next round follows it.
                 gathered.wait_on(&first)?;
             }
             world.synchronize(&first)?;
@@ -222,9 +222,9 @@ fn another_stream_waits_for_a_work() {
     }));
 }
 
-/// Rank 1 never calls: the others' joins name it, what was awaited, and end soon behind the deadline.
+/// Rank 1 never calls. `join` on the others names rank 1 and the phase, soon after the deadline.
 #[test]
-fn a_member_that_never_calls_is_named_in_time() {
+fn member_that_never_calls_is_named_in_time() {
     const DEADLINE: Duration = Duration::from_secs(1);
     for algorithm in Algorithm::ALL {
         let ended = Barrier::new(RANKS as usize);
@@ -244,7 +244,7 @@ fn a_member_that_never_calls_is_named_in_time() {
                 let work = conformance::launch(&mut all, &scratch, &case, choice, &stream)?;
                 said = Some((work.join(Duration::from_secs(30)), start.elapsed()));
             }
-            // Who leaves earlier would be missed for that.
+            // An earlier exit would be reported as a failure.
             ended.wait();
             if let Some((outcome, took)) = said {
                 let error = outcome.unwrap_err();
@@ -257,13 +257,13 @@ fn a_member_that_never_calls_is_named_in_time() {
                 assert_eq!(expired.operation, "ccl");
                 let awaited = if algorithm.is_packets() { "packets of a peer" } else { "barrier" };
                 assert_eq!(expired.phase, awaited, "{algorithm}");
-                // The world is given up: later calls say the same, and launch nothing.
+                // The world has failed: later calls return the same error and launch nothing.
                 let again = conformance::launch(&mut all, &scratch, &case, choice, &stream).unwrap_err();
                 assert_eq!(again.to_string(), error.to_string());
             }
             Ok(())
         });
-        // Worlds that failed say so again at their end.
+        // `leave` of a failed world returns its failure.
         let panicked: Vec<_> = results
             .iter()
             .filter_map(|result| result.as_ref().err())
@@ -274,9 +274,9 @@ fn a_member_that_never_calls_is_named_in_time() {
     }
 }
 
-/// Calls of nothing but local memory, by one member: they wait for nobody.
+/// Calls on local memory in a group of one.
 #[test]
-fn a_group_of_one_needs_nobody() {
+fn group_of_one_does_not_wait() {
     all_well(on_ranks(2, WAVE, &world_config(), &jit(), |world| {
         let stream = world.device().create_stream()?;
         if world.rank().get() == 1 {
@@ -295,7 +295,7 @@ fn a_group_of_one_needs_nobody() {
 
 /// Two communicators of the same ranks, which rank 1 uses in another order.
 #[test]
-fn communicators_used_in_another_order_are_named_with_their_calls() {
+fn different_communicator_order_is_reported_with_calls() {
     for check in [Check::Off, Check::Fingerprint] {
         let deadline = WorldConfig { operation_deadline: Duration::from_millis(1500), ..world_config() };
         let config = CclConfig { check, ..config() };

@@ -12,7 +12,7 @@ use anabranch_ranks::GroupRank;
 const RANKS: u32 = 4;
 const WAVE: u32 = 4;
 const CHANNELS: u32 = 2;
-/// So small that a few thousand bytes take several steps.
+/// Small, so that a few thousand bytes take several steps.
 const STAGING_BYTES: u64 = 16 << 10;
 
 fn config() -> CclConfig {
@@ -39,7 +39,7 @@ fn every_collective_in_every_group() {
     assert!(tallies.iter().all(|tally| tally.groups == 49));
 }
 
-/// Runs points on every rank of a machine; all must be right.
+/// Runs points on every rank; all results must be right.
 fn run(ranks: u32, wave: u32, jit: &Jit, points: &[Point]) -> Vec<Tally> {
     let tallies = all_well(on_ranks(ranks, wave, &world_config(), jit, |world| {
         let stream = world.device().create_stream()?;
@@ -60,10 +60,10 @@ fn run(ranks: u32, wave: u32, jit: &Jit, points: &[Point]) -> Vec<Tally> {
     tallies
 }
 
-/// The sample that a check of a machine runs, at other wave widths than the full sweep's; of two types, for the compiler's sake.
+/// The sample of `bench ccl --check`, at other wave widths than the full sweep, of two types to limit compilations.
 #[test]
 #[ignore = "extended"]
-fn a_sample_at_all_wave_widths() {
+fn sample_at_all_wave_widths() {
     const TYPES: [DataType; 2] = [DataType::F32, DataType::U8];
     for wave in [1, 32, 64] {
         let jit = jit();
@@ -80,7 +80,7 @@ fn a_sample_at_all_wave_widths() {
     }
 }
 
-/// Cases whose results depend on which member is which. Sums of normal inputs do, by their rounding.
+/// Cases whose results depend on the order of members. Sums of normal inputs do, by rounding.
 fn cases_with_places() -> Vec<Case> {
     let moves = Collective::ALL.into_iter().filter(|collective| !collective.reduces());
     let moves = moves.filter(|collective| *collective != Collective::Barrier);
@@ -92,9 +92,9 @@ fn cases_with_places() -> Vec<Case> {
     moves.chain(uneven).chain(sums).collect()
 }
 
-/// The members' own order is right, and any two of them in each other's place are found out.
+/// The order of members is right, and any two swapped members are detected.
 #[test]
-fn an_expectation_with_two_members_swapped_is_refused() {
+fn swapped_members_are_detected() {
     let found = all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
         let stream = world.device().create_stream()?;
         let group = conformance::Subset::new([2, 0, 3, 1]).group(world.group()).unwrap();
@@ -115,10 +115,10 @@ fn an_expectation_with_two_members_swapped_is_refused() {
         scratch.release()?;
         Ok(found)
     }));
-    // Not on every rank: whoever is not concerned by a root or a part sees no difference.
+    // Not on every rank: a rank whose data does not depend on the swapped members sees no difference.
     for (index, (case, swapped, _)) in found[0].iter().enumerate() {
         let refused = found.iter().filter(|found| found[index].2).count();
-        // Equal whatever: a sum's first addition, x0 + x1 = x1 + x0, and a broadcast among those that only get it.
+        // Always equal: x0 + x1 = x1 + x0 in a sum, and a broadcast between two receivers.
         let is_equal = case.starts_with("all_reduce") && *swapped == (0, 1)
             || case.starts_with("broadcast") && swapped.0 != 0;
         assert_eq!(refused == 0, is_equal, "{swapped:?} swapped: {refused} noticed in {case}");

@@ -1,4 +1,4 @@
-//! The typed front end: the order of its arguments, and that every method makes the call that its name says.
+//! The typed front end: the order of arguments, and that every method makes the call of its name.
 
 use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::{
@@ -12,10 +12,10 @@ use anabranch_shmem::{SymmetricMemory, World};
 
 type T<'a> = TypedTensor<'a, f32>;
 
-/// Each line is torch's order: output, input, what is particular to the collective; then the options.
+/// Each line has the order of torch: output, input, arguments of the collective; then the options.
 #[test]
 #[expect(clippy::type_complexity, reason = "the types are what is shown")]
-fn arguments_are_in_torchs_order() {
+fn arguments_have_torch_order() {
     type C = Communicator;
     type G = GroupRank;
     type O<'a> = Options<'a>;
@@ -40,7 +40,7 @@ fn arguments_are_in_torchs_order() {
 
 const RANKS: u32 = 3;
 const COUNT: u64 = 37;
-/// Where outputs start: behind the longest input.
+/// Offset of outputs: after the longest input.
 const OUTPUT: u64 = 4096;
 const BYTES: u64 = 8192;
 const ROOT: GroupRank = GroupRank::new(1);
@@ -50,7 +50,7 @@ struct Rig<'a> {
     communicator: Communicator,
     memory: SymmetricMemory,
     inputs: Vec<Vec<u8>>,
-    /// Where the call under test puts its output.
+    /// Offset of the output of the call.
     output: u64,
     seed: u64,
 }
@@ -192,8 +192,8 @@ fn moves<E: Element>(rig: &mut Rig<'_>, stream: &Stream) -> Result<()> {
     rig.communicator.barrier(options)?.join(rig.world.operation_deadline())
 }
 
-/// Every rank sends to the next and receives from the one before: one after the other, where ranks take turns in which they do
-/// first, then in one batch, of two types.
+/// Every rank sends to the next rank and receives from the previous one: one after the other, in alternating order, then in one batch, of
+/// two types.
 fn messages<E: Element>(rig: &mut Rig<'_>, stream: &Stream) -> Result<()> {
     let rank = rig.communicator.rank();
     let [next, before] = [1, RANKS - 1].map(|step| GroupRank::new((rank.get() + step) % RANKS));
@@ -241,7 +241,7 @@ fn messages<E: Element>(rig: &mut Rig<'_>, stream: &Stream) -> Result<()> {
     from_before(rig, &work)
 }
 
-/// The same inputs gathered twice by one call, as elements and as bytes.
+/// Gathers the same inputs twice in one call, as elements and as bytes.
 fn gathers_many<E: Element>(rig: &mut Rig<'_>, stream: &Stream) -> Result<()> {
     rig.fill::<E>(ReduceOp::Sum, [COUNT; 3], 0)?;
     let (n, bytes) = (u64::from(RANKS), COUNT * size_of::<E>() as u64);
@@ -257,7 +257,7 @@ fn gathers_many<E: Element>(rig: &mut Rig<'_>, stream: &Stream) -> Result<()> {
 }
 
 #[test]
-fn every_method_makes_the_call_of_its_name() {
+fn methods_make_the_call_of_their_name() {
     let results = on_ranks(RANKS, 4, &world_config(), &jit(), |world| {
         let (mut rig, stream) = (Rig::new(world)?, world.device().create_stream()?);
         reductions::<f32>(&mut rig, &stream, Sum)?;
@@ -274,7 +274,7 @@ fn every_method_makes_the_call_of_its_name() {
 }
 
 #[test]
-fn a_prepared_typed_call_is_launched_again_from_plain_buffers() {
+fn prepared_typed_call_is_relaunched() {
     let results = on_ranks(2, 4, &world_config(), &jit(), |world| {
         let mut communicator = Communicator::new(world, world.group(), CclConfig::default())?;
         let stream = world.device().create_stream()?;
@@ -282,7 +282,7 @@ fn a_prepared_typed_call_is_launched_again_from_plain_buffers() {
         let input: Vec<u8> = [1i64, 2, 3].iter().flat_map(|value| value.to_le_bytes()).collect();
         buffer.copy_from_host(8, &input)?;
         let prepared = {
-            // SAFETY: the buffer outlives both launches, which are joined below, and nobody else uses it meanwhile.
+            // SAFETY: the buffer outlives both launches, which are joined below, and has no other users meanwhile.
             let tensor = unsafe { TypedTensor::<i64>::of_buffer(&buffer, 8, 3) }?;
             communicator.prepare(&Call::all_reduce(tensor, Sum))?
         };
@@ -300,7 +300,7 @@ fn contents(buffer: &DeviceBuffer) -> [i64; 3] {
 }
 
 #[test]
-fn tensors_do_not_leave_their_memory() {
+fn tensors_outside_their_memory_are_refused() {
     let results = on_ranks(1, 4, &world_config(), &jit(), |world| {
         let memory = world.allocate(world.group(), 1024, 256, "tensor")?;
         let buffer = world.device().allocate(100)?;

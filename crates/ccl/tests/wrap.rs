@@ -1,4 +1,4 @@
-//! Flags with epochs of four bits, which come round every few calls: random calls of random algorithms and grids.
+//! Epochs with flags of four bits, which wrap every few calls: random calls of random algorithms and grids.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const CHANNELS: u32 = 3;
 const CALLS: u64 = 2800;
 const EPOCH_BITS: i64 = 4;
 
-/// Kernels whose epochs have few bits, with changes of their sources.
+/// Kernels with short epochs and edited sources.
 fn jit_of(edits: Vec<SourceEdit>) -> Jit {
     jit_with(vec![("CCL_EPOCH_BITS", ParameterValue::Int(EPOCH_BITS))], edits)
 }
@@ -25,15 +25,14 @@ fn config() -> CclConfig {
 
 #[test]
 #[ignore = "extended"]
-fn random_calls_on_all_grids_go_through_many_wraps() {
+fn random_calls_wrap_epochs_many_times() {
     let jit = jit_of(Vec::new());
     let uses = all_well(on_ranks(RANKS, 4, &world_config(), &jit, |world| {
         let stream = world.device().create_stream()?;
         let mut communicator = Communicator::new(world, world.group(), config())?;
         let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
         let mut numbers = Numbers(2026);
-        // At least so many epochs of packets, and meetings, has the first channel gone through: each call takes one, and most
-        // other channels skip some.
+        // Lower bounds of the epochs and barriers of the first channel: each call takes one, and most other channels skip some.
         let (mut packets, mut meetings) = (0u64, 0u64);
         for call in 0..CALLS {
             let most = numbers.pick(&[4, 40, 700, 6000]);
@@ -60,7 +59,7 @@ fn random_calls_on_all_grids_go_through_many_wraps() {
     assert!(packets > wraps && meetings > wraps, "{packets} {meetings}");
 }
 
-/// Small and large messages take turns, so that most packets stay as an epoch left them until its flag comes round.
+/// Alternates small and large messages, so that most packets keep the data of an epoch until its flag wraps.
 fn alternating(edits: Vec<SourceEdit>) -> Result<Vec<u64>, String> {
     let config_of_world = WorldConfig { operation_deadline: Duration::from_secs(5), ..world_config() };
     let results = on_ranks(2, 4, &config_of_world, &jit_of(edits), |world| {
@@ -70,7 +69,7 @@ fn alternating(edits: Vec<SourceEdit>) -> Result<Vec<u64>, String> {
         let choice = Choice { algorithm: Some(Algorithm::Packets), blocks: Some(1), ..Choice::default() };
         let mut wrong = 0;
         for call in 0..150 {
-            // Fifteen flags, zero being none: the large ones have the same.
+            // Fifteen flags, as zero is no flag: all large messages have the same one.
             let count = if call % 15 == 3 { 4000 } else { 8 };
             let case = Case { seed: call, ..Case::new(Collective::AllGather, DataType::U8, count) };
             let verdict = conformance::run_as(&mut communicator, &mut scratch, &case, choice, &stream)?;
@@ -88,7 +87,7 @@ fn alternating(edits: Vec<SourceEdit>) -> Result<Vec<u64>, String> {
 }
 
 #[test]
-fn packets_that_a_wrap_does_not_clear_are_found() {
+fn uncleared_packets_after_a_wrap_are_detected() {
     assert_eq!(alternating(Vec::new()), Ok(vec![0, 0]));
     let broken = alternating(mutant("PACKETS_NOT_CLEARED"));
     assert!(broken.as_ref().is_ok_and(|wrong| wrong.iter().sum::<u64>() > 0), "{broken:?}");

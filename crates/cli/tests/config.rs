@@ -23,7 +23,7 @@ fn the_shown_configuration_names_its_origins_and_loads_again() {
     for unset in ["# kernels.cache is not set: ", "# kernels.arch is not set: what the device reports"] {
         assert!(!line(unset).is_empty(), "{unset}");
     }
-    assert!(shown.stdout.contains("# bootstrap.secret is not set: what the launcher says"));
+    assert!(shown.stdout.contains("# bootstrap.secret is not set: from the launcher"));
     let again = file("again.toml", &shown.stdout);
     let again = run(&["config", "show", "--config", again.to_str().unwrap()]);
     let values = |text: &str| -> Vec<String> {

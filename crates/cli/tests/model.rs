@@ -117,7 +117,7 @@ fn chunks_stay_worth_their_requests() {
     for row in rows(&which) {
         assert_ne!(row["limit"], "messages", "{row}");
     }
-    let forced = rows(&[&which[..], &["--lanes", "32"]].concat());
+    let forced = rows(&[&which[..], &["--channels", "32"]].concat());
     let limits = of(&forced, "all_to_all", "direct");
     assert_eq!(limits.last().unwrap()["limit"], "messages");
 }
@@ -152,15 +152,12 @@ fn invalid_model_arguments_are_refused() {
         (&["ccl", "--nic-hop=-1"], "it must not be below 0"),
         (
             &["ccl", "--ranks", "16", "--per-node", "1", "--op", "all_to_all", "--across", "node"],
-            "machines have one member each",
+            "nodes have one member each",
         ),
-        (
-            &["ccl", "--ranks", "8", "--op", "all_gather", "--across", "node"],
-            "all members are on one machine",
-        ),
+        (&["ccl", "--ranks", "8", "--op", "all_gather", "--across", "node"], "all members are on one node"),
         (&["ccl", "--ranks", "16", "--sizes", "100"], "leave nothing"),
         (&["ccl", "--ranks", "16", "--sizes", "0"], "0 bytes leave nothing"),
-        (&["ccl", "--ranks", "16", "--lanes", "0"], "lanes"),
+        (&["ccl", "--ranks", "16", "--channels", "0"], "channels is 0"),
         (&["ccl", "--ranks", "16", "--across", "both"], "is no way across nodes"),
         (&["ep", "--ranks", "8", "--top-k", "300"], "300"),
         (&["ep", "--ranks", "8", "--tokens", "0"], "max_tokens"),

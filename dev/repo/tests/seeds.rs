@@ -113,11 +113,11 @@ fn other_pages_name_what_is_there() {
 }
 
 #[test]
-fn what_is_made_up_is_found() {
+fn invented_references_are_found() {
     const REAL: &str = "`dev/repo/tests/registry.rs::every_kernel_is_listed_once_and_renders`";
     let page = page();
     assert!(page.contains(REAL));
-    // A file and a test that are not there, a part of a name, a function that is no test, a step that the gate has not.
+    // A missing file, a missing test, a part of a name, a function that is no test, a step that CI lacks.
     for made_up in [
         "`tests/registries.rs::every_kernel_is_listed_once_and_renders`",
         "`dev/repo/tests/registry.rs::every_kernel_is_listed_twice`",

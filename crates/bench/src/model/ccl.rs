@@ -34,8 +34,8 @@ pub struct ModelCclArgs {
     #[arg(long, value_delimiter = ',', value_name = "WAY,...")]
     across: Vec<Across>,
     /// The most blocks of a launch, `ccl.max_blocks` [default: that of a large GPU, fewer the more ranks there are].
-    #[arg(long, value_name = "N")]
-    lanes: Option<u32>,
+    #[arg(long, alias = "lanes", value_name = "N")]
+    channels: Option<u32>,
     /// Bytes of staging, `ccl.staging_bytes`: chunks are smaller, and messages more, the more ranks share it [default: that of a large
     /// GPU whose heap has 4 GiB].
     #[arg(long, value_name = "SIZE")]
@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &ModelCclArgs) -> anyhow::Result<()> {
 fn rows(arguments: &ModelCclArgs, links: &Links) -> anyhow::Result<Vec<CostRow>> {
     let usual = LinkCapacity::default();
     let room = LinkCapacity {
-        channels: arguments.lanes.or(usual.channels),
+        channels: arguments.channels.or(usual.channels),
         staging_bytes: arguments.staging.map_or(usual.staging_bytes, |size| size.0),
         speeds: links.speeds(),
     };

@@ -3,14 +3,14 @@
 //! Bytes that a member sends, with n members and a message of S bytes: all_reduce 2 (n - 1) / n S, reduce_scatter and all_to_all (n - 1) /
 //! n S, all_gather n - 1 times its input. Contributions are sent unreduced, and their owner reduces them in group-rank order.
 
-use super::schedule::{Exchange, FIRST, Port, SECOND, Step, behind, others, part, starts};
+use super::schedule::{Exchange, FIRST, Port, SECOND, Step, others, part, receiver_lag, starts};
 
 /// The most bytes that a member sends in an all_reduce of one hop. Longer messages take two hops. Arithmetic, not measured: at 400 Gbit/s
 /// they take about as long as a hop through two NICs, some microseconds.
 const ONE_HOP_BYTES: u64 = 128 << 10;
 
-const ONE_HOP: u32 = behind(1);
-const TWO_HOPS: u32 = 2 * behind(1);
+const ONE_HOP: u32 = receiver_lag(1);
+const TWO_HOPS: u32 = 2 * receiver_lag(1);
 
 pub(super) fn steps(members: u32, me: u32, exchange: &Exchange) -> Vec<Step> {
     let form = Form { members, me, peers: others(me, members).collect() };

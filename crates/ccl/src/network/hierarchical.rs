@@ -23,7 +23,7 @@ mod sums;
 
 use anabranch_ranks::{GroupRank, Nodes};
 
-use super::schedule::{Exchange, FIRST, Port, SECOND, Step, behind, others, part, starts};
+use super::schedule::{Exchange, FIRST, Port, SECOND, Step, others, part, receiver_lag, starts};
 use crate::types::Collective;
 
 /// The error for an all_to_all with different counts.
@@ -153,17 +153,22 @@ impl Form<'_> {
         let mut steps = vec![Step::moves(input(0), targets, bytes(me), 0)];
         steps.extend(self.inside().map(|place| {
             let member = self.member(self.node, place);
-            Step::moves(self.link(self.node, place, FIRST), vec![to(member)], bytes(member), behind(1))
+            Step::moves(self.link(self.node, place, FIRST), vec![to(member)], bytes(member), receiver_lag(1))
         }));
         let handed: u32 = self.outside().map(|node| self.size(node).div_ceil(self.here())).sum();
-        let lag = behind(1) + behind(handed);
+        let lag = receiver_lag(1) + receiver_lag(handed);
         // Node by node, each in rounds in which every member of this node forwards one input. A link within the node has one chunk of each
         // round at one time.
         for (node, round) in self.rounds() {
             if let Some(place) = round.of(self.place) {
                 let member = self.member(node, place);
                 let targets = [to(member)].into_iter().chain(self.to_inside(SECOND)).collect();
-                steps.push(Step::moves(self.link(node, place, FIRST), targets, bytes(member), behind(1)));
+                steps.push(Step::moves(
+                    self.link(node, place, FIRST),
+                    targets,
+                    bytes(member),
+                    receiver_lag(1),
+                ));
             }
             steps.extend(self.inside().filter_map(|by| {
                 let member = self.member(node, round.of(by)?);
@@ -205,7 +210,7 @@ impl Form<'_> {
             (true, false) | (false, true) => 1,
             (false, false) => 2,
         };
-        let handed = behind(parts.div_ceil(self.here()));
+        let handed = receiver_lag(parts.div_ceil(self.here()));
         let mut steps = Vec::new();
         for round in Round::all(parts, self.here()) {
             if let Some(place) = round.of(self.place) {
@@ -215,12 +220,12 @@ impl Form<'_> {
                 let inside = wanting.map(|place| self.link(self.node, place, SECOND));
                 let onwards = rail(place).filter(|_| at_source);
                 let targets = [output(first)].into_iter().chain(onwards).chain(inside).collect();
-                steps.push(Step::moves(source, targets, bytes, hops(place) * behind(1)));
+                steps.push(Step::moves(source, targets, bytes, hops(place) * receiver_lag(1)));
             }
             steps.extend(self.inside().filter_map(|by| {
                 let place = round.of(by)?;
                 let (bytes, first) = part(place);
-                let lag = hops(place) * behind(1) + handed;
+                let lag = hops(place) * receiver_lag(1) + handed;
                 Some(Step::moves(self.link(self.node, by, SECOND), vec![output(first)], bytes, lag))
             }));
         }

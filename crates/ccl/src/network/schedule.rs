@@ -25,7 +25,7 @@ pub(super) const FIRST: u32 = 0;
 pub(super) const SECOND: u32 = 1;
 
 /// The lag of the receiver of a link with `chunks` chunks per time.
-pub(super) const fn behind(chunks: u32) -> u32 {
+pub(super) const fn receiver_lag(chunks: u32) -> u32 {
     (DEPTH - 1) / chunks
 }
 

@@ -1,4 +1,4 @@
-//! Every form, done by members that wait for each other, with symbols for bytes.
+//! Every form, run by simulated members that wait for each other, with symbolic bytes.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,13 +8,13 @@ use proptest::prelude::*;
 use super::is_internode;
 use super::schedule::{self, DEPTH, Exchange, Port, Step, Work, starts};
 
-/// A byte: the inputs that were added to it, in their order, each as (member, place in its input).
+/// A byte: the contributions in order, each as (member, offset in its input).
 type Byte = Vec<(u32, u64)>;
 type Queue = VecDeque<(Vec<Byte>, bool)>;
 
 const PIECE: u64 = 16;
 
-/// One channel of one member, as far as it has come.
+/// One channel of one member, and its progress.
 struct Channel {
     me: u32,
     number: u32,
@@ -29,14 +29,14 @@ struct Machine {
     outputs: Vec<Vec<Option<Byte>>>,
     /// By (channel, from, to, stream).
     links: HashMap<(u32, u32, u32, u32), Queue>,
-    /// Bytes between machines, and the chunks that they were in.
+    /// Internode bytes and chunks.
     crossed: u64,
     chunks_crossed: u64,
     nodes: Nodes,
 }
 
 impl Machine {
-    /// Whether every source has a chunk and every target room for one.
+    /// Whether every source has a chunk and every target a free slot.
     fn can(&self, channel: &Channel, step: &Step) -> bool {
         let length =
             |from, to, stream| self.links.get(&(channel.number, from, to, stream)).map_or(0, VecDeque::len);
@@ -108,8 +108,7 @@ impl Machine {
     }
 }
 
-/// Does the steps of all channels of all members until nobody can go on; says what every output holds, and the bytes between machines with
-/// the chunks that they were in.
+/// Runs the steps of all channels of all members until none can proceed. Returns the outputs, and the internode bytes and chunks.
 fn run(
     nodes: &Nodes,
     channels: u32,
@@ -164,12 +163,12 @@ fn run(
     }
     let stuck: Vec<_> =
         waiting.iter().map(|channel| (channel.me, channel.number, channel.time, channel.next)).collect();
-    assert!(stuck.is_empty(), "wait in a circle: {stuck:?}");
-    assert!(machine.links.values().all(VecDeque::is_empty), "chunks that nobody took");
+    assert!(stuck.is_empty(), "circular wait: {stuck:?}");
+    assert!(machine.links.values().all(VecDeque::is_empty), "unreceived chunks");
     (machine.outputs, (machine.crossed, machine.chunks_crossed))
 }
 
-/// A step waits for all its ports at once: no link is twice among its sources, or twice among its targets.
+/// A step waits for all its ports together: no link occurs twice in its sources, or twice in its targets.
 fn distinct(steps: &[Step]) {
     for step in steps {
         for ports in [&step.sources, &step.targets] {
@@ -182,7 +181,7 @@ fn distinct(steps: &[Step]) {
     }
 }
 
-/// What each output has to hold.
+/// The expected outputs.
 fn expected(members: u32, me: u32, exchange: &Exchange) -> Vec<Option<Byte>> {
     let from = |member: u32, first: u64, bytes: u64| {
         (first..first + bytes).map(move |at| Some(vec![(member, at)])).collect::<Vec<_>>()
@@ -196,7 +195,7 @@ fn expected(members: u32, me: u32, exchange: &Exchange) -> Vec<Option<Byte>> {
             (0..members).flat_map(|member| from(member, 0, bytes[member as usize])).collect()
         }
         Exchange::AllToAll { received, .. } => {
-            // `exchanges` makes uneven splits by one rule.
+            // `exchanges` uses `split` for uneven splits.
             let is_even = received.iter().all(|bytes| *bytes == received[0]);
             let all = (0..members).flat_map(|member| {
                 let sent: Vec<_> =
@@ -223,7 +222,7 @@ fn split(from: u32, to: u32) -> u64 {
     u64::from((from * 7 + to * 5) % 4 * 13)
 }
 
-/// Every call, as each member has it.
+/// Every call, as seen by each member.
 fn exchanges(members: u32, bytes: u64) -> Vec<Vec<Exchange>> {
     let root = (bytes as u32) % members;
     let uneven: Vec<_> = (0..members).map(|member| bytes * u64::from(member % 3)).collect();
@@ -247,7 +246,7 @@ fn exchanges(members: u32, bytes: u64) -> Vec<Vec<Exchange>> {
     same.chain([splits.collect()]).collect()
 }
 
-/// Bytes of a member's input.
+/// Bytes of the input of a member.
 fn input_bytes(members: u32, me: u32, exchange: &Exchange) -> u64 {
     match exchange {
         Exchange::AllGather { bytes } => bytes[me as usize],
@@ -261,7 +260,7 @@ fn input_bytes(members: u32, me: u32, exchange: &Exchange) -> u64 {
     }
 }
 
-/// Runs a form of a call, if there is one, and compares; the bytes between machines, and their chunks.
+/// Runs a form of a call, if it exists, and compares. Returns the internode bytes and chunks.
 fn check(
     nodes: &Nodes,
     channels: u32,
@@ -286,7 +285,7 @@ fn check_all(machines: &[u32], channels: u32, bytes: u64) -> (usize, usize) {
         let direct = check(&nodes, channels, &exchange, |me, of| Ok(schedule::direct(nodes.size(), me, of)));
         let by_node = check(&nodes, channels, &exchange, |me, of| schedule::by_node(&nodes, me, of));
         done = (done.0 + 1, done.1 + usize::from(by_node.is_some()));
-        // Rails of sums are as many as the smallest machine has members; that can take more bytes, of all together, than it saves.
+        // The smallest node limits the number of rails, which can cost more bytes in total than it saves.
         let uneven_sums = exchange[0].collective().reduces() && nodes.even_size().is_none();
         if let (Some(direct), Some(by_node)) = (direct, by_node)
             && !uneven_sums
@@ -300,14 +299,14 @@ fn check_all(machines: &[u32], channels: u32, bytes: u64) -> (usize, usize) {
     done
 }
 
-/// Machines that have this many members each, one machine after the other.
+/// `count` nodes of `size` members each, contiguous.
 fn even(count: u32, size: u32) -> Vec<u32> {
     (0..count * size).map(|member| member / size).collect()
 }
 
 #[test]
 #[ignore = "extended"]
-fn every_form_ends_and_is_right() {
+fn every_form_terminates_with_correct_outputs() {
     for (count, size) in [(2, 2), (2, 4), (3, 2), (5, 2), (6, 3), (2, 3), (9, 2)] {
         for (channels, bytes) in [(1, 0), (1, 1), (2, 17), (1, 16 * 20), (3, 400)] {
             assert_eq!(check_all(&even(count, size), channels, bytes), (11, 7), "{count} of {size}");
@@ -319,10 +318,10 @@ fn every_form_ends_and_is_right() {
     assert_eq!(check_all(&[4], 2, 500), (11, 0));
 }
 
-/// Links inside take more chunks at one time than they have room for, on machines with many members for few of others.
+/// Links within nodes have more chunks per time than slots, on nodes with many members for few of others.
 #[test]
 #[ignore = "extended"]
-fn machines_with_different_numbers_of_members_end_and_are_right() {
+fn uneven_nodes_terminate_with_correct_outputs() {
     for sizes in [&[1, 3][..], &[3, 1], &[2, 11], &[11, 2], &[5, 1, 4], &[1, 1, 7], &[3, 4, 2, 6], &[1, 12]] {
         let machines: Vec<u32> =
             (0..).zip(sizes).flat_map(|(machine, size)| std::iter::repeat_n(machine, *size)).collect();
@@ -334,7 +333,7 @@ fn machines_with_different_numbers_of_members_end_and_are_right() {
 }
 
 #[test]
-fn a_message_between_machines_goes_once() {
+fn data_for_a_node_is_sent_once() {
     let nodes = Nodes::new(&even(3, 4));
     let bytes = 16 * 48;
     let of = |exchange: Exchange, form: fn(&Nodes, u32, &Exchange) -> Result<Vec<Step>, &'static str>| {
@@ -347,13 +346,13 @@ fn a_message_between_machines_goes_once() {
     let broadcast = Exchange::Broadcast { bytes, root: 5 };
     assert_eq!(of(broadcast.clone(), schedule::by_node), 2 * bytes);
     assert_eq!(of(broadcast, direct), 8 * bytes);
-    // As elements; sums that are not rounded are longer.
+    // In elements; unrounded sums are longer.
     let sum = Exchange::AllReduce { bytes };
     assert_eq!(of(sum, schedule::by_node), 2 * bytes + 2 * bytes);
 }
 
 #[test]
-fn what_goes_to_one_member_goes_in_one_chunk() {
+fn pieces_for_one_member_share_a_chunk() {
     let nodes = Nodes::new(&even(3, 4));
     let exchange = vec![Exchange::AllToAll { sent: vec![PIECE; 12], received: vec![PIECE; 12] }; 12];
     let direct = check(&nodes, 1, &exchange, |me, of| Ok(schedule::direct(12, me, of))).unwrap();
@@ -363,7 +362,7 @@ fn what_goes_to_one_member_goes_in_one_chunk() {
 
 #[test]
 #[should_panic(expected = "assertion")]
-fn pieces_in_another_order_are_found() {
+fn reordered_pieces_are_detected() {
     let nodes = Nodes::new(&even(2, 2));
     let exchange = vec![Exchange::AllToAll { sent: vec![100; 4], received: vec![100; 4] }; 4];
     check(&nodes, 1, &exchange, |me, of| {
@@ -374,8 +373,8 @@ fn pieces_in_another_order_are_found() {
 }
 
 #[test]
-#[should_panic(expected = "wait in a circle")]
-fn queues_that_are_too_short_are_found() {
+#[should_panic(expected = "circular wait")]
+fn too_short_queues_are_detected() {
     let nodes = Nodes::new(&even(2, 2));
     let exchange = vec![Exchange::AllReduce { bytes: 1000 }; 4];
     check(&nodes, 1, &exchange, |me, of| {
@@ -389,7 +388,7 @@ fn queues_that_are_too_short_are_found() {
 
 #[test]
 #[should_panic(expected = "assertion")]
-fn a_sum_in_another_order_is_found() {
+fn reordered_sum_is_detected() {
     let nodes = Nodes::new(&even(2, 2));
     let exchange = vec![Exchange::AllReduce { bytes: 1000 }; 4];
     check(&nodes, 1, &exchange, |me, of| {
@@ -404,14 +403,14 @@ fn a_sum_in_another_order_is_found() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn any_machines_end_and_are_right(
+    fn any_nodes_terminate_with_correct_outputs(
         machines in proptest::collection::vec(0u32..4, 1..9), channels in 1u32..4, bytes in 0u64..400,
     ) {
         check_all(&machines, channels, bytes);
     }
 
     #[test]
-    fn even_machines_end_and_are_right(count in 2u32..7, size in 2u32..4, channels in 1u32..3, bytes in 0u64..400) {
+    fn even_nodes_terminate_with_correct_outputs(count in 2u32..7, size in 2u32..4, channels in 1u32..3, bytes in 0u64..400) {
         check_all(&even(count, size), channels, bytes);
     }
 }

@@ -1,4 +1,4 @@
-//! What tests of calls that differ share: memory of each kind, ranks that all fail, and what each was told.
+//! Shared parts of tests with different calls: memory of each kind, ranks that all fail, and their errors.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -11,9 +11,9 @@ use anabranch_shmem::{RankError, Registration, SymmetricMemory, World, WorldConf
 use super::{jit, on_ranks};
 
 pub const RANKS: u32 = 3;
-/// The rank that calls something else.
+/// The rank with the different call.
 pub const ODD: u32 = 1;
-/// A mismatch is found at once; the operation deadline is much longer.
+/// A mismatch is found immediately; the operation deadline is much longer.
 pub const AT_ONCE: Duration = Duration::from_secs(10);
 
 pub fn checked() -> CclConfig {
@@ -75,17 +75,17 @@ pub enum Place {
     Registered(usize),
 }
 
-/// What every rank of a run that fails is asked.
+/// The outcome of a failed rank.
 pub struct Seen {
     pub error: Error,
-    /// What the world said.
+    /// The failure of the world.
     pub cause: String,
-    /// What the next call said.
+    /// The error of the next call.
     pub next: String,
     pub took: Duration,
 }
 
-/// Runs `work` on every rank of a world that fails; what each was told.
+/// Runs `work` on every rank of a world that fails; returns the outcomes.
 pub fn failures(
     config: &WorldConfig,
     ranks: u32,
@@ -106,7 +106,7 @@ pub fn failures(
     seen.into_values().collect()
 }
 
-/// All ranks have the same error, soon, with both calls in full; the error's text.
+/// Checks that all ranks have the same error in time, with both calls. Returns its text.
 pub fn judge(seen: &[Seen], fields: &[&str]) -> String {
     let text = seen[0].error.to_string();
     for Seen { error, cause, next, took } in seen {

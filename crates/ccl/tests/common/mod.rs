@@ -34,14 +34,13 @@ pub fn jit() -> Jit {
 /// [`jit`], with parameters for every kernel and changes of their sources.
 pub fn jit_with(parameters: Vec<(&'static str, ParameterValue)>, edits: Vec<SourceEdit>) -> Jit {
     let mut config = JitConfig::new(cache());
-    // A busy machine takes minutes for a large kernel, and no test is about that.
+    // A busy machine needs minutes to compile a large kernel.
     config.compile_deadline = Duration::from_secs(600);
     (config.parameters, config.edits) = (parameters, edits);
     Jit::new(config, tools())
 }
 
-/// Compiles every kernel of collectives for a machine of this wave width, some at once: ranks would wait for each other with
-/// every one.
+/// Compiles every kernel of collectives for this wave width, `jobs` at a time, so that ranks do not wait for compilations.
 pub fn build_ahead(jit: &Jit, wave_width: u32, jobs: usize) {
     build_ahead_of(jit, wave_width, jobs, &DATA_TYPES);
 }
@@ -93,8 +92,8 @@ pub fn on_ranks<T: Send>(
     )
 }
 
-/// Runs cases one after the other, without a wait between ranks; how many there were, and how many went by node. What does not go by node is
-/// left out where all is to.
+/// Runs cases without synchronization between ranks. Returns the number of cases, and of those by node. With [`Across::Node`], cases that
+/// cannot run by node are left out.
 pub fn run_all(
     communicator: &mut Communicator,
     scratch: &mut Scratch,
@@ -118,7 +117,7 @@ pub fn run_all(
     Ok(done)
 }
 
-/// The values of ranks that all succeeded; fails with every rank's error.
+/// The values of all ranks; panics with the error of every failed rank.
 pub fn all_well<T>(results: Vec<Result<T, RankError<Error>>>) -> Vec<T> {
     let failures: Vec<_> =
         results.iter().filter_map(|result| Some(failure(result.as_ref().err()?))).collect();

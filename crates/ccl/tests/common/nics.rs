@@ -1,4 +1,4 @@
-//! Ranks that are told to be on several machines: nothing of a peer there is mapped, and NICs in software reach it.
+//! Ranks configured as several nodes: peers are not mapped, and software NICs reach them.
 
 use std::sync::Arc;
 
@@ -10,31 +10,31 @@ use anabranch_transport::{HostIdentity, TransportKind};
 
 use super::{jit, machine};
 
-/// The configuration of a rank on the machine of this number.
+/// The configuration of a rank on node `machine`.
 pub fn config_on(machine: u32, nics: SoftNics, config: &WorldConfig) -> WorldConfig {
     WorldConfig {
         transports: vec![TransportKind::P2p, TransportKind::Rdma],
         nic: NicSource::new(Arc::new(nics)),
-        host_identity: Some(HostIdentity(format!("machine {machine}"))),
+        host_identity: Some(HostIdentity(format!("node {machine}"))),
         ..config.clone()
     }
 }
 
-/// Runs `work` on ranks that are threads, of which each is on the machine with its number.
-pub fn on_machines<T: Send>(
-    machines: &[u32],
+/// Runs `work` on ranks that are threads, each on its node.
+pub fn on_nodes<T: Send>(
+    nodes: &[u32],
     wave: u32,
     nics: &SoftNics,
     config: &WorldConfig,
     work: impl Fn(&World) -> Result<T, Error> + Sync,
 ) -> Vec<Result<T, RankError<Error>>> {
-    let ranks = machines.len() as u32;
+    let ranks = nodes.len() as u32;
     let (runtime, jit) = (machine(ranks, wave).runtime(), jit());
     spawn_threads(
         ranks,
         |rank| {
             let device = runtime.device(DeviceOrdinal(rank.get()))?;
-            let config = config_on(machines[rank.index()], nics.clone(), config);
+            let config = config_on(nodes[rank.index()], nics.clone(), config);
             Ok(RankSetup { config, device, jit: jit.clone() })
         },
         work,

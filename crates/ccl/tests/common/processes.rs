@@ -13,7 +13,7 @@ use super::{jit, machine, world_config};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A file by which rank 0 tells where it listens.
+/// The file with the address of rank 0.
 pub fn address_file(test: &str) -> PathBuf {
     let name = format!("{test}-{}-address", std::process::id());
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -27,7 +27,7 @@ pub fn process_world(role: &Role) -> World {
     join(role, world_config(), rendezvous)
 }
 
-/// The world of processes with this configuration, which meet by this file.
+/// The world of processes with this configuration, whose rendezvous is this file.
 pub fn world_by(role: &Role, file: &Path, config: WorldConfig) -> World {
     let own = Role { rank: role.rank, size: role.size, argument: String::new() };
     let rendezvous = Arc::new(meet(&own, file, LIMIT, || ()).unwrap());

@@ -1,4 +1,4 @@
-//! The one rounding, and the way back, against this crate's and the half crate's conversions.
+//! The rounding and the widening, against the conversions of this crate and of the half crate.
 
 use anabranch_ccl::DataType;
 use anabranch_ccl::float8::{F8E4m3, F8E4m3Fnuz, F8E5m2, F8E5m2Fnuz};
@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use crate::numbers::device::Numbers;
 
-/// All upper halves of an f32, each with lower halves that decide between neighbours.
+/// All upper halves of an f32, each with lower halves that decide the rounding.
 fn sweep() -> Vec<f32> {
     let lower = [0, 1, 0x0fff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xffff];
     let upper = 0..=u16::MAX;

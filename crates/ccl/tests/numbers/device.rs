@@ -11,12 +11,12 @@ use anabranch_hip::{Device, DeviceBuffer, DeviceOrdinal, LaunchShape, Stream};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::{DevicePointer, Jit, JitConfig, LoadedUnit, ToolSearch};
 
-/// What no result is: outputs are filled with it before each launch.
+/// No result has this value: outputs are filled with it before each launch.
 const FILL: u8 = 0xa5;
-/// Two blocks are enough to show that a grid divides the work.
+/// Two blocks, so that the grid divides the work.
 const SHAPE: LaunchShape = LaunchShape { grid_blocks: 2, block_threads: 64, local_bytes: 0 };
 /// Bytes after each output that must stay as they are.
-const BEHIND: usize = 64;
+const CANARY_BYTES: usize = 64;
 
 pub(crate) fn tools() -> ToolSearch {
     #[expect(clippy::disallowed_methods, reason = "a test finds the compilers as a user's shell does")]
@@ -98,7 +98,7 @@ impl Numbers {
         read(&output, inputs.bytes)
     }
 
-    /// The elements that values of the accumulation type are rounded to, and these elements' values; `value_bytes` each.
+    /// Rounds values of the accumulation type to elements and widens them again; `value_bytes` each.
     pub(crate) fn convert(&self, values: &[u8], value_bytes: usize) -> (Vec<u8>, Vec<u8>) {
         let count = values.len() / value_bytes;
         let element_bytes = count * self.data_type.bytes() as usize;
@@ -119,15 +119,15 @@ impl Numbers {
     }
 
     fn filled(&self, bytes: usize) -> DeviceBuffer {
-        let mut buffer = self.device.allocate(bytes + BEHIND).unwrap();
-        buffer.copy_from_host(0, &vec![FILL; bytes + BEHIND]).unwrap();
+        let mut buffer = self.device.allocate(bytes + CANARY_BYTES).unwrap();
+        buffer.copy_from_host(0, &vec![FILL; bytes + CANARY_BYTES]).unwrap();
         buffer
     }
 }
 
 fn read(buffer: &DeviceBuffer, bytes: usize) -> Vec<u8> {
-    let mut all = vec![0; bytes + BEHIND];
+    let mut all = vec![0; bytes + CANARY_BYTES];
     buffer.copy_to_host(0, &mut all).unwrap();
-    assert_eq!(all.split_off(bytes), [FILL; BEHIND], "something was written behind the output");
+    assert_eq!(all.split_off(bytes), [FILL; CANARY_BYTES], "something was written after the output");
     all
 }

@@ -1,4 +1,4 @@
-//! What compilers for GPUs make of the headers. They are optional.
+//! The headers compiled for GPUs, if the compilers are installed.
 
 use anabranch_conformance::ccl::arithmetic as conformance;
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources};
@@ -30,7 +30,7 @@ fn compiles_for(targets: &[&str]) {
                 None => println!("skipped the code of {what}: no llvm-objdump"),
             }
             for kernel in resources(&tools(), &object).unwrap().unwrap_or_default() {
-                // Loops over a unit's elements unroll away; else their array would lie in memory.
+                // Loops over the elements of a unit unroll; otherwise their array would be in memory.
                 if kernel.scratch_bytes != 0 {
                     problems.push(format!("{what}: {kernel:?}"));
                 }
@@ -41,7 +41,7 @@ fn compiles_for(targets: &[&str]) {
 }
 
 #[test]
-fn every_type_compiles_for_amd_and_spills_nothing() {
+fn every_type_compiles_for_amd_without_spills() {
     compiles_for(&["gfx942"]);
 }
 

@@ -9,7 +9,7 @@ use crate::numbers::device::{Launch, Numbers};
 /// Elements of each class; a multiple of 16, and more than a grid's threads handle at once.
 const COUNT: u64 = 16 * 21;
 
-/// Operators that the type has. The scalars: a power of two, one that has to be rounded, and extremes.
+/// The operators of the type. Scalars: a power of two, one that needs rounding, and extremes.
 fn operators(data_type: DataType) -> Vec<ReduceOp> {
     let scalars = [1.0 / 3.0, -0.5, 1e-30, 3e38].map(ReduceOp::PreMulSum);
     let all = ReduceOp::all(2.0).into_iter().chain(scalars);
@@ -20,7 +20,7 @@ fn widths(data_type: DataType) -> impl Iterator<Item = u32> {
     [1, 2, 4, 8, 16].into_iter().filter(move |width| *width >= data_type.bytes())
 }
 
-/// All ranks' inputs: the classes one behind the other.
+/// The inputs of all ranks: concatenated classes.
 fn inputs(data_type: DataType, op: ReduceOp, size: u32) -> Vec<Vec<u8>> {
     let of_rank = |rank| {
         let parts = Data::ALL.iter().flat_map(move |class| {
@@ -36,7 +36,7 @@ fn judge(numbers: &Numbers, launch: Launch, size: u32, expected: &[u8], seen: &[
     if let Err(difference) = oracle::equal(data_type, Some(launch.op), expected, seen) {
         panic!("{data_type} over {size} ranks, {launch:?}: {difference}");
     }
-    // Which NaN is left to the hardware in sums only.
+    // The bits of a NaN depend on the hardware in sums only.
     if matches!(launch.op, ReduceOp::Min | ReduceOp::Max) {
         assert_eq!(expected, seen, "{data_type} over {size} ranks, {launch:?}: another NaN");
     }
@@ -99,13 +99,13 @@ types! {
 }
 
 #[test]
-fn the_width_of_a_wave_makes_no_difference() {
+fn wave_width_does_not_change_results() {
     all_of(DataType::Bf16, 64);
 }
 
-/// All pairs of bytes: the types of one byte have no other sums of two.
+/// All pairs of bytes, which are all sums of two for one-byte types.
 #[test]
-fn types_of_one_byte_are_right_for_every_pair() {
+fn one_byte_types_match_the_oracle_for_every_pair() {
     let first: Vec<u8> = (0..=u8::MAX).flat_map(|byte| [byte; 256]).collect();
     let second: Vec<u8> = (0..256).flat_map(|_| 0..=u8::MAX).collect();
     let inputs = [first, second];
@@ -120,9 +120,9 @@ fn types_of_one_byte_are_right_for_every_pair() {
     }
 }
 
-/// The comparison would notice: contributions in another order, a rank left out, a tail that is not written.
+/// The comparison detects contributions in another order, a missing rank, and an unwritten tail.
 #[test]
-fn wrong_reductions_are_noticed() {
+fn wrong_reductions_are_detected() {
     let (data_type, op) = (DataType::F32, ReduceOp::Sum);
     let numbers = Numbers::new(data_type, 1);
     let launch = Launch { op, unit_bytes: 16, sum_only: true };

@@ -400,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_byte_is_found_wherever_it_is() {
+    fn wrong_byte_is_found_at_any_offset() {
         let case = Case::new(Collective::AllReduce, DataType::I32, 5);
         let layout = Layout::of(&case, 2, 0);
         let inputs = case.inputs(2);

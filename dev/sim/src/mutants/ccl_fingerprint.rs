@@ -5,7 +5,7 @@ use HeldBy::{Mutants, NotNeeded};
 
 const COUNT_IN: HeldBy = NotNeeded(
     "Counts the launches on a channel, for a report; atomic, as launches that overlap count at once. Without it no overlap is \
-     reported: launches_that_overlap_are_reported in crates/ccl/tests/fingerprint.rs.",
+     reported: overlapping_launches_are_reported in crates/ccl/tests/fingerprint.rs.",
 );
 
 pub(super) const FILES: &[File] = &[

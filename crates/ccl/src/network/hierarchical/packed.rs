@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::schedule::{FIRST, SECOND, Step, behind};
+use super::super::schedule::{FIRST, SECOND, Step, receiver_lag};
 use super::{Form, input, output};
 
 impl Form<'_> {
@@ -38,7 +38,7 @@ impl Form<'_> {
         }
         steps.extend(self.inside().map(|from| {
             let (source, target) = (self.link(self.node, from, SECOND), output(part(self.node, from)));
-            Step::moves(source, vec![target], bytes, behind(1))
+            Step::moves(source, vec![target], bytes, receiver_lag(1))
         }));
         let mut packed_at = BTreeMap::new();
         steps.extend(self.outside().map(|node| {
@@ -46,7 +46,7 @@ impl Form<'_> {
             let targets = (0..members).map(|from| output(part(node, from))).collect();
             let source = self.link(node, place % members.max(1), FIRST);
             let packed = *packed_at.entry(members).or_insert_with(|| self.packed_at(members));
-            Step::unpacks(source, targets, bytes, packed + behind(1))
+            Step::unpacks(source, targets, bytes, packed + receiver_lag(1))
         }));
         steps
     }
@@ -56,6 +56,6 @@ impl Form<'_> {
     fn packed_at(&self, size: u32) -> u32 {
         let rounds: u32 = (0..self.count()).map(|node| self.size(node).div_ceil(size.max(1))).sum();
         // One round is for the own node, for which nothing is packed.
-        behind(rounds - 1)
+        receiver_lag(rounds - 1)
     }
 }

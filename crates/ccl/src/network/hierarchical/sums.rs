@@ -2,13 +2,14 @@
 //!
 //! Sums are in group-rank order and rounded once. The members of each node send their contributions to the part of a rail to the member on
 //! that rail, which adds them *to the unrounded sum of the previous nodes* and sends the sum to the next node. The last node rounds. With N
-//! nodes of L members, an all_reduce of S bytes sends S / L elements unrounded and at most S / L rounded per NIC, both at the same time: 3
-//! S / L bytes in bf16, whose sums are twice as long, and 2 S / L in f32. Rounding per node, or another order of additions, would take 2 (N
-//! - 1) / N S / L. The direct form takes 2 (N - 1) / N S. So results with the same bits on any nodes cost a factor of 1 to 3 in internode
-//! bytes, and a latency of N internode hops. A faster form that is not bit-equal (each node sends its sum to the owner of the part) would
-//! need only steps and a setting.
+//! nodes of L members, an all_reduce of S bytes sends S / L elements unrounded and at most S / L rounded per NIC, both at the same time.
+//! That is `3 S / L` bytes in bf16, whose sums are twice as long, and `2 S / L` in f32.
+//!
+//! Rounding per node, or another order of additions, would take `2 (N - 1) S / (N L)`. The direct form takes `2 (N - 1) S / N`.
+//! So results with the same bits on any nodes cost a factor of 1 to 3 in internode bytes, and a latency of N internode hops. A faster
+//! form that is not bit-equal (each node sends its sum to the owner of the part) would need only steps and a setting.
 
-use super::super::schedule::{FIRST, Port, SECOND, Step, Work, behind, part};
+use super::super::schedule::{FIRST, Port, SECOND, Step, Work, part, receiver_lag};
 use super::{Form, Round, input, output};
 
 impl Form<'_> {
@@ -52,7 +53,7 @@ impl Form<'_> {
                 Step::moves(input(first), vec![self.link(self.node, place, FIRST)], bytes, 0)
             })
             .collect();
-        let (summed, handed) = (behind(1), 2 * behind(1));
+        let (summed, handed) = (receiver_lag(1), 2 * receiver_lag(1));
         let Some(root) = root else {
             if is_on_rail {
                 let (mine, first) = part(self.place);
@@ -67,7 +68,7 @@ impl Form<'_> {
                     steps.push(Step::moves(self.link(before, self.place, SECOND), targets, mine, handed));
                 }
             }
-            let lag = if self.is_last() { handed } else { handed + behind(1) };
+            let lag = if self.is_last() { handed } else { handed + receiver_lag(1) };
             steps.extend(self.inside_on_rails().map(|place| {
                 let (bytes, first) = part(place);
                 Step::moves(self.link(self.node, place, SECOND), vec![output(first)], bytes, lag)
@@ -93,7 +94,7 @@ impl Form<'_> {
     pub(super) fn reduce_scatter(&self, bytes: u64) -> Vec<Step> {
         let (rails, last) = (self.rails(), self.count() - 1);
         let offset = |node, place| bytes * u64::from(self.member(node, place));
-        let lag = behind((0..self.count()).map(|node| self.size(node).div_ceil(rails)).sum());
+        let lag = receiver_lag((0..self.count()).map(|node| self.size(node).div_ceil(rails)).sum());
         let mut steps = Vec::new();
         // Node by node, each in rounds in which every rail reduces one part. A link has one chunk of each round at one time.
         for (node, round) in (0..self.count())
@@ -112,7 +113,7 @@ impl Form<'_> {
         let summing = self.place % rails;
         if (self.node, self.place) != (last, summing) {
             let source = self.link(last, summing, SECOND);
-            steps.push(Step::moves(source, vec![output(0)], bytes, lag + behind(1)));
+            steps.push(Step::moves(source, vec![output(0)], bytes, lag + receiver_lag(1)));
         }
         steps
     }
