@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn what_main_returns_is_printed_as_a_sentence_with_its_causes() {
-        let lost = anabranch_shmem::Fault::PeerLost {
+        let lost = Fault::PeerLost {
             rank: GlobalRank::new(1),
             kind: anabranch_bootstrap::LossKind::Died,
             detail: "its connection closed".into(),

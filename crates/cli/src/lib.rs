@@ -13,7 +13,7 @@ use std::io::Write;
 
 use clap::{Parser, Subcommand};
 
-/// GPU-initiated communication: run ranks, measure links and expert-parallel exchanges, look after kernels.
+/// GPU-initiated communication: run ranks, measure links, collectives and expert parallelism, and manage compiled kernels.
 #[derive(Debug, Parser)]
 #[command(name = "anabranch", version, about, max_term_width = 100)]
 struct Cli {
@@ -23,7 +23,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Measure, with every result verified bit by bit.
+    /// Run benchmarks; every result is verified bit by bit.
     #[command(subcommand)]
     Bench(anabranch_bench::BenchCommand),
     /// One rank of a benchmark; started by `bench`.
@@ -32,25 +32,25 @@ enum Command {
     /// Show or check the configuration.
     #[command(subcommand)]
     Config(commands::config::ConfigCommand),
-    /// What is here: runtimes, devices, tool chains, links, limits, cache; with a hint for what is wrong.
+    /// Check runtimes, devices, tool chains, links, limits and the cache, with a hint for each problem.
     Doctor(commands::doctor::DoctorArgs),
-    /// Compile kernels ahead of time, and look after the cache.
+    /// Compile kernels ahead of time, and manage the cache.
     #[command(subcommand)]
     Jit(commands::jit::JitCommand),
-    /// Bytes and time of a rank for numbers of ranks that are not there, up to 1024: arithmetic over what kernels would do.
+    /// Compute the bytes and time of a rank for up to 1024 ranks from a cost model, without running them.
     #[command(subcommand)]
     Model(anabranch_bench::ModelCommand),
-    /// Start N ranks of a program and end them together.
+    /// Start N ranks of a program; if one fails, end the others.
     Run(commands::run::RunArgs),
-    /// Run a protocol's kernels under seeds that decide every order; shrink and show the first failure.
+    /// Run a protocol's kernels under seeds that decide every interleaving; shrink and show the first failure.
     Sim(commands::sim::SimArgs),
-    /// The route to every peer, and why.
+    /// Show the route to every peer and the reason for it.
     Topo(commands::topo::TopoArgs),
     /// One rank of `topo`; started by it.
     #[command(hide = true)]
     TopoRank(commands::topo::TopoArgs),
-    /// Measure what is fastest here, and write the table that chooses: algorithms of collectives, or with `ep` launches of dispatch
-    /// and combine.
+    /// Measure the fastest algorithms of collectives, or with `ep` the fastest launches of dispatch and combine, and write the table from
+    /// which the library chooses.
     Tune(anabranch_bench::TuneCommand),
     /// One rank of `tune`; started by it.
     #[command(hide = true)]
@@ -72,7 +72,7 @@ pub fn run(program: Vec<OsString>, arguments: Vec<OsString>) -> u8 {
         }
     };
     invocation::set(program, arguments);
-    // Worlds that are struck on purpose warn of it in every run.
+    // Fault-injection runs always warn.
     let least = if matches!(cli.command, Command::Sim(_)) { "error" } else { "warn" };
     start_log(least);
     let result = match cli.command {
@@ -93,7 +93,7 @@ pub fn run(program: Vec<OsString>, arguments: Vec<OsString>) -> u8 {
         Ok(()) => 0,
         Err(error) => {
             if !error.chain().any(<dyn std::error::Error>::is::<anabranch_bench::reported::Reported>) {
-                // Nobody is left to tell when standard error is gone.
+                // A closed standard error cannot be reported anywhere.
                 let _ = writeln!(std::io::stderr(), "anabranch: {}", exit::text_of(&error));
             }
             u8::try_from(exit::code_of(&error)).unwrap_or(1)
@@ -101,7 +101,7 @@ pub fn run(program: Vec<OsString>, arguments: Vec<OsString>) -> u8 {
     }
 }
 
-/// The log goes to standard error; `ANABRANCH_LOG` chooses what is in it, from `least` on where it is not set.
+/// Logs to standard error; `ANABRANCH_LOG` is the filter, by default `least` and above.
 fn start_log(least: &str) {
     use tracing_subscriber::EnvFilter;
     let wanted = anabranch::Environment::of_process();

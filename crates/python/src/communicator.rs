@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use crate::array::Array;
 use crate::errors::{raise, usage};
 use crate::logs;
-use crate::state::{State, Until, wait_in_slices};
+use crate::state::{State, Until, member, wait_in_slices};
 use crate::unlocked::Unlocked;
 
 /// Collectives among ranks of a world. Made by `World.communicator`.
@@ -82,7 +82,7 @@ impl Communicator {
     }
 
     fn member(&self, rank: u32, name: &str) -> PyResult<GroupRank> {
-        self.state.member(&self.group, rank, name)
+        member(&self.group, rank, name)
     }
 
     /// Launches a call and keeps its tensors until it is over.
@@ -350,18 +350,19 @@ impl Communicator {
     fn batch(
         &self,
         py: Python<'_>,
-        messages: Vec<(String, Bound<'_, PyAny>, u32)>,
+        messages: &Bound<'_, PyAny>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Work> {
         let (mut arrays, mut peers) = (Vec::new(), Vec::new());
-        for (direction, tensor, peer) in &messages {
+        for message in messages.try_iter()? {
+            let (direction, tensor, peer) = message?.extract::<(String, Bound<'_, PyAny>, u32)>()?;
             let is_send = match direction.as_str() {
                 "send" => true,
                 "recv" => false,
                 other => return Err(usage(format!("a message is \"send\" or \"recv\", not {other:?}"))),
             };
-            peers.push((is_send, self.member(*peer, "a message's peer")?));
-            arrays.push(self.array("a message's tensor", tensor)?);
+            peers.push((is_send, self.member(peer, "a message's peer")?));
+            arrays.push(self.array("a message's tensor", &tensor)?);
         }
         self.launch(py, stream, arrays, move |arrays, run| {
             let messages = arrays.iter().zip(&peers).map(message).collect::<PyResult<Vec<_>>>()?;

@@ -6,6 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use anabranch::bootstrap::Deadline;
 use anabranch::ccl::Work;
 use anabranch::hip::{Event, Stream};
 use anabranch::{GlobalRank, Group, GroupRank, RuntimeKind, World};
@@ -187,13 +188,6 @@ impl State {
             tracing::debug!(%error, "leaving the world after an exception");
         }
     }
-
-    pub(crate) fn member(&self, group: &Group, rank: u32, name: &str) -> PyResult<GroupRank> {
-        if rank < group.size() {
-            return Ok(GroupRank::new(rank));
-        }
-        Err(usage(format!("{name} is {rank}; the group has ranks 0 to {}", group.size() - 1)))
-    }
 }
 
 impl Drop for State {
@@ -202,7 +196,7 @@ impl Drop for State {
         for (until, objects) in in_flight.held.drain(..) {
             // A kernel that may still run must not find its memory gone.
             if !until.is_over() {
-                std::mem::forget(objects);
+                let _kept = std::mem::ManuallyDrop::new(objects);
             }
         }
     }
@@ -224,6 +218,17 @@ fn stream_address(given: &Bound<'_, PyAny>) -> PyResult<u64> {
     Err(usage(format!(
         "`stream` is of type {kind}; a number, or an object with cuda_stream or __cuda_stream__ is needed"
     )))
+}
+
+/// The rank of a group that an argument names.
+///
+/// # Errors
+/// `UsageError` for a rank outside the group.
+pub(crate) fn member(group: &Group, rank: u32, name: &str) -> PyResult<GroupRank> {
+    if rank < group.size() {
+        return Ok(GroupRank::new(rank));
+    }
+    Err(usage(format!("{name} is {rank}; the group has ranks 0 to {}", group.size() - 1)))
 }
 
 /// Whether an error says only that work goes on.
@@ -248,16 +253,18 @@ pub(crate) fn wait_in_slices(
     timeout: Option<Duration>,
     wait: impl Fn(Duration) -> Result<(), anabranch::Error> + Sync,
 ) -> PyResult<()> {
-    let start = std::time::Instant::now();
+    let deadline = timeout.map(Deadline::after);
     loop {
-        let slice = timeout.map_or(SLICE, |timeout| timeout.saturating_sub(start.elapsed()).min(SLICE));
+        let slice = deadline.as_ref().map_or(SLICE, |deadline| deadline.remaining().min(SLICE));
         match py.detach(|| wait(slice)) {
             Ok(()) => return Ok(()),
             Err(error) if is_busy(&error) => py.check_signals()?,
             Err(error) => return Err(raise(error)),
         }
-        if timeout.is_some_and(|timeout| start.elapsed() >= timeout) {
-            let text = format!("not done after {:?}; the work goes on", start.elapsed());
+        if let Some(deadline) = &deadline
+            && deadline.expired()
+        {
+            let text = format!("not done after {:?}; the work goes on", deadline.waited());
             return Err(pyo3::exceptions::PyTimeoutError::new_err(text));
         }
     }

@@ -53,7 +53,7 @@ impl<T: Ends> Drop for Unlocked<T> {
         // whether this thread has the lock, and is wrong where a library let go of it and then called a deleter of ours.
         let state = unsafe {
             if pyo3::ffi::Py_IsInitialized() == 0 {
-                std::mem::forget(value);
+                let _kept = ManuallyDrop::new(value);
                 return;
             }
             pyo3::ffi::PyGILState_Ensure()
@@ -63,7 +63,7 @@ impl<T: Ends> Drop for Unlocked<T> {
         unsafe { pyo3::ffi::PyGILState_Release(state) };
         if let Some(value) = value {
             // The interpreter is ending, and so is the process.
-            std::mem::forget(value);
+            let _kept = ManuallyDrop::new(value);
         }
     }
 }

@@ -98,9 +98,9 @@ fn local_ranks(rendezvous: &TcpRendezvous, deadline: Deadline) -> Result<(u32, u
 
 /// A number from the environment of the launcher.
 fn from_environment(name: &str) -> PyResult<Option<u32>> {
-    match std::env::var(name) {
-        Err(_) => Ok(None),
-        Ok(text) => {
+    match anabranch::Environment::of_process().get(name) {
+        None => Ok(None),
+        Some(text) => {
             text.parse().map(Some).map_err(|_| usage(format!("{name} is {text:?}, which is no number")))
         }
     }
@@ -179,7 +179,7 @@ pub(crate) fn init(
 #[pyo3(signature = (work, ranks, config = None, *, set = Vec::new()))]
 pub(crate) fn spawn_threads<'py>(
     py: Python<'py>,
-    work: Py<PyAny>,
+    work: &Bound<'py, PyAny>,
     ranks: u32,
     config: Option<&Bound<'py, PyAny>>,
     set: Vec<String>,
@@ -189,6 +189,7 @@ pub(crate) fn spawn_threads<'py>(
     if ranks == 0 {
         return Err(usage("ranks is 0; a world has at least one"));
     }
+    let work = work.clone().unbind();
     let results = py.detach(|| {
         let platform = anabranch::Platform::open(&config, ProcessLayout::Threads { ranks })?;
         platform.spawn_threads(|world| {

@@ -6,13 +6,15 @@ use std::path::Path;
 use std::process::Command;
 
 /// Endings of files that are kept anywhere.
-const KEPT: [&str; 12] = ["api", "rs", "hip", "h", "c", "cpp", "toml", "md", "py", "sh", "lock", "tree"];
+const KEPT: [&str; 13] =
+    ["api", "rs", "hip", "h", "c", "cpp", "toml", "md", "py", "pyi", "sh", "lock", "tree"];
 /// Files without one of them.
-const KEPT_FILES: [&str; 6] = [
+const KEPT_FILES: [&str; 7] = [
     ".ci/run",
     ".gitignore",
     "LICENSE-APACHE",
     "LICENSE-MIT",
+    "crates/python/python/anabranch/py.typed",
     "justfile",
     "data/moe-trace-minilm-e64k8.safetensors",
 ];

@@ -1,0 +1,31 @@
+//! Dispatch and combine of expert parallelism over tensors of any library.
+
+mod config;
+mod dispatched;
+mod parallel;
+mod tensors;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anabranch::ep;
+use pyo3::prelude::*;
+
+use crate::errors::usage;
+use crate::state::State;
+
+pub(crate) use config::EpConfig;
+pub(crate) use dispatched::{CombineSent, DispatchSent, Dispatched, Routing};
+pub(crate) use parallel::ExpertParallel;
+
+/// What windows keep.
+#[derive(Debug)]
+struct Inner {
+    state: Arc<State>,
+    ep: ep::ExpertParallel,
+}
+
+/// Takes what a handle holds.
+fn taken<T>(handle: &Mutex<Option<T>>, what: &str) -> PyResult<T> {
+    let value = handle.lock().unwrap_or_else(PoisonError::into_inner).take();
+    value.ok_or_else(|| usage(format!("this {what} was used already")))
+}

@@ -1,0 +1,302 @@
+//! Dispatch, combine and their halves.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anabranch::ep::{self, ReplayedTokens};
+use anabranch::hip::Stream;
+use pyo3::prelude::*;
+
+use super::dispatched::{CombineSent, DispatchSent, Dispatched, Routing};
+use super::tensors::{combine_output, expert_output, objects};
+use super::{Inner, taken};
+use crate::communicator::seconds;
+use crate::errors::usage;
+use crate::state::{interruptible, member};
+use crate::unlocked::Unlocked;
+
+/// Dispatch and combine among ranks of a world. Made by `World.expert_parallel`.
+#[pyclass(frozen, module = "anabranch", name = "ExpertParallel")]
+#[derive(Debug)]
+pub(crate) struct ExpertParallel {
+    pub(super) inner: Unlocked<Arc<Inner>>,
+}
+
+#[pymethods]
+impl ExpertParallel {
+    /// This rank in the group.
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.inner.ep.rank().get()
+    }
+
+    /// Ranks of the group.
+    #[getter]
+    fn size(&self) -> u32 {
+        self.inner.ep.plan().ranks()
+    }
+
+    /// Rows of each window.
+    #[getter]
+    fn rows_capacity(&self) -> u64 {
+        self.inner.ep.plan().rows()
+    }
+
+    /// Rows of a source in the windows, in slotted mode; 0 in compact mode, where `offsets` says where they start.
+    #[getter]
+    fn row_stride(&self) -> u32 {
+        self.inner.ep.plan().row_stride()
+    }
+
+    /// Bytes of the symmetric heap that the plan takes.
+    #[getter]
+    fn heap_bytes(&self) -> u64 {
+        self.inner.ep.plan().heap_bytes()
+    }
+
+    /// The experts of a rank, ascending.
+    #[pyo3(signature = (rank = None))]
+    fn experts_on(&self, rank: Option<u32>) -> PyResult<Vec<u32>> {
+        let rank = match rank {
+            Some(rank) => member(self.inner.ep.group(), rank, "rank")?,
+            None => self.inner.ep.rank(),
+        };
+        Ok(self.inner.ep.plan().experts_on(rank))
+    }
+
+    /// Sends every token to the ranks that own its experts. All ranks of the group call it, also with 0 tokens.
+    ///
+    /// `x` is `[tokens, hidden]` of the plan's type (8-bit floats may be uint8), `topk_ids` `[tokens, top_k]` int32 with -1 for no expert,
+    /// `topk_weights` `[tokens, top_k]` float32, `scales` `scale_bytes` bytes a token. With `num_tokens`, one 32-bit integer in device memory,
+    /// that many of the tokens are sent.
+    #[pyo3(signature = (x, topk_ids, topk_weights = None, scales = None, *, num_tokens = None, stream = None))]
+    fn dispatch(
+        &self,
+        py: Python<'_>,
+        x: &Bound<'_, PyAny>,
+        topk_ids: &Bound<'_, PyAny>,
+        topk_weights: Option<&Bound<'_, PyAny>>,
+        scales: Option<&Bound<'_, PyAny>>,
+        num_tokens: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Dispatched> {
+        let sent = self.sent(x, Some(topk_ids), topk_weights, scales, num_tokens)?;
+        let stream = self.stream(py, stream, Some(&sent.rows))?;
+        // SAFETY: `launch` keeps the tensors until the launch is over.
+        let tokens =
+            unsafe { sent.tokens(self.config().token_type()) }.ok_or_else(|| usage("topk_ids is None"))?;
+        let handle =
+            self.launch(py, &stream, sent.into_objects(), |ep, stream| ep.dispatch(stream, &tokens))?;
+        Ok(self.dispatched(stream, handle))
+    }
+
+    /// Sums what the experts made of each token's rows, in rank order, into `out`, `[tokens, hidden]` of the plan's combine type.
+    ///
+    /// `y` is `[rows, hidden]` with each row at the place of the row that it came from; without it the rows are in
+    /// `dispatched.combine_rows`. Weights are not applied. `out_weights`, `[tokens, top_k]` float32, belongs to plans with `combine_weights`.
+    #[pyo3(signature = (dispatched, y = None, *, out, out_weights = None, stream = None))]
+    fn combine(
+        &self,
+        py: Python<'_>,
+        dispatched: &Dispatched,
+        y: Option<&Bound<'_, PyAny>>,
+        out: &Bound<'_, PyAny>,
+        out_weights: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.own(&dispatched.inner, "dispatch")?;
+        let (y, out, weights) = self.combined(y, Some(out), out_weights, dispatched.tokens_now())?;
+        let out = out.ok_or_else(|| usage("out is None"))?;
+        let stream = self.stream(py, stream, Some(&out))?;
+        // SAFETY: `launch` keeps the tensors until the launch is over.
+        let (experts, output) =
+            unsafe { (expert_output(y.as_ref()), combine_output(&out, weights.as_ref())) };
+        let handle = taken(&dispatched.handle, "dispatch")?;
+        self.launch(py, &stream, objects([y, Some(out), weights]), |ep, stream| {
+            ep.combine(stream, experts, handle, output)
+        })
+    }
+
+    /// The first half of `dispatch`: sends, and waits for nobody.
+    #[pyo3(signature = (x, topk_ids, topk_weights = None, scales = None, *, num_tokens = None, stream = None))]
+    fn dispatch_send(
+        &self,
+        py: Python<'_>,
+        x: &Bound<'_, PyAny>,
+        topk_ids: &Bound<'_, PyAny>,
+        topk_weights: Option<&Bound<'_, PyAny>>,
+        scales: Option<&Bound<'_, PyAny>>,
+        num_tokens: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<DispatchSent> {
+        let sent = self.sent(x, Some(topk_ids), topk_weights, scales, num_tokens)?;
+        let stream = self.stream(py, stream, Some(&sent.rows))?;
+        // SAFETY: `launch` keeps the tensors until the launch is over.
+        let tokens =
+            unsafe { sent.tokens(self.config().token_type()) }.ok_or_else(|| usage("topk_ids is None"))?;
+        let half =
+            self.launch(py, &stream, sent.into_objects(), |ep, stream| ep.dispatch_send(stream, &tokens))?;
+        Ok(DispatchSent { inner: self.shared(), sent: Unlocked::new(Mutex::new(Some(half))) })
+    }
+
+    /// The second half of `dispatch`: waits for the other ranks' rows.
+    #[pyo3(signature = (sent, *, stream = None))]
+    fn dispatch_recv(
+        &self,
+        py: Python<'_>,
+        sent: &DispatchSent,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Dispatched> {
+        self.own(&sent.inner, "dispatch")?;
+        let stream = self.stream(py, stream, None)?;
+        let half = taken(&sent.sent, "half of a dispatch")?;
+        let handle = self.launch(py, &stream, Vec::new(), |ep, stream| ep.dispatch_recv(stream, half))?;
+        Ok(self.dispatched(stream, handle))
+    }
+
+    /// The first half of `combine`: sends, and waits for nobody.
+    #[pyo3(signature = (dispatched, y = None, *, stream = None))]
+    fn combine_send(
+        &self,
+        py: Python<'_>,
+        dispatched: &Dispatched,
+        y: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<CombineSent> {
+        self.own(&dispatched.inner, "dispatch")?;
+        let (y, ..) = self.combined(y, None, None, None)?;
+        let stream = self.stream(py, stream, y.as_ref())?;
+        // SAFETY: `launch` keeps the tensor until the launch is over.
+        let experts = unsafe { expert_output(y.as_ref()) };
+        let handle = taken(&dispatched.handle, "dispatch")?;
+        let half =
+            self.launch(py, &stream, objects([y]), |ep, stream| ep.combine_send(stream, experts, handle))?;
+        Ok(CombineSent { inner: self.shared(), sent: Unlocked::new(Mutex::new(Some(half))) })
+    }
+
+    /// The second half of `combine`: waits for the other ranks' rows and sums.
+    #[pyo3(signature = (sent, *, out, out_weights = None, stream = None))]
+    fn combine_recv(
+        &self,
+        py: Python<'_>,
+        sent: &CombineSent,
+        out: &Bound<'_, PyAny>,
+        out_weights: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.own(&sent.inner, "combine")?;
+        let (_, out, weights) = self.combined(None, Some(out), out_weights, None)?;
+        let out = out.ok_or_else(|| usage("out is None"))?;
+        let stream = self.stream(py, stream, Some(&out))?;
+        // SAFETY: `launch` keeps the tensors until the launch is over.
+        let output = unsafe { combine_output(&out, weights.as_ref()) };
+        let half = taken(&sent.sent, "half of a combine")?;
+        self.launch(py, &stream, objects([Some(out), weights]), |ep, stream| {
+            ep.combine_recv(stream, half, output)
+        })
+    }
+
+    /// Keeps the routing of a dispatch that was not combined yet.
+    #[pyo3(signature = (dispatched, *, stream = None))]
+    fn routing(
+        &self,
+        py: Python<'_>,
+        dispatched: &Dispatched,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Routing> {
+        self.own(&dispatched.inner, "dispatch")?;
+        let stream = self.stream_or(py, stream, dispatched)?;
+        let mut handle = dispatched.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        let handle = handle.as_mut().ok_or_else(|| usage("this dispatch was used already"))?;
+        let routing = self.launch(py, &stream, Vec::new(), |ep, stream| ep.routing(stream, handle))?;
+        Ok(Routing { inner: self.shared(), routing: Unlocked::new(routing) })
+    }
+
+    /// Sends other rows to where the tokens of a kept routing went: the backward pass of a combine.
+    #[pyo3(signature = (routing, x, topk_weights = None, scales = None, *, stream = None))]
+    fn dispatch_with(
+        &self,
+        py: Python<'_>,
+        routing: &Routing,
+        x: &Bound<'_, PyAny>,
+        topk_weights: Option<&Bound<'_, PyAny>>,
+        scales: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Dispatched> {
+        self.own(&routing.inner, "routing")?;
+        let sent = self.sent(x, None, topk_weights, scales, None)?;
+        let stream = self.stream(py, stream, Some(&sent.rows))?;
+        // SAFETY: `launch` keeps the tensors until the launch is over.
+        let tokens = unsafe {
+            ReplayedTokens {
+                data_type: self.config().token_type(),
+                rows: sent.rows.slice(),
+                weights: sent.weights.as_ref().map(|array| array.slice()),
+                scales: sent.scales.as_ref().map(|array| array.slice()),
+            }
+        };
+        let kept: &ep::Routing = &routing.routing;
+        let handle = self
+            .launch(py, &stream, sent.into_objects(), |ep, stream| ep.dispatch_with(stream, kept, &tokens))?;
+        Ok(self.dispatched(stream, handle))
+    }
+
+    /// Ranks that are masked, each with the reason. Waits for the stream.
+    #[pyo3(signature = (*, stream = None))]
+    fn masked(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<(u32, String)>> {
+        let stream = self.stream(py, stream, None)?;
+        let masked = self.launch(py, &stream, Vec::new(), ep::ExpertParallel::masked)?;
+        Ok(masked.into_iter().map(|masked| (masked.rank.get(), masked.to_string())).collect())
+    }
+
+    /// Masks a rank: from now on nothing is sent to it or waited for from it.
+    #[pyo3(signature = (rank, *, stream = None))]
+    fn mask_rank(&self, py: Python<'_>, rank: u32, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let rank = member(self.inner.ep.group(), rank, "rank")?;
+        let stream = self.stream(py, stream, None)?;
+        self.launch(py, &stream, Vec::new(), |ep, stream| ep.mask_rank(stream, rank))
+    }
+
+    /// Unmasks ranks; all of `together` call it.
+    #[pyo3(signature = (together, *, timeout, stream = None))]
+    fn reset_mask(
+        &self,
+        py: Python<'_>,
+        together: Vec<u32>,
+        timeout: f64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let of_group = |rank| member(self.inner.ep.group(), rank, "together");
+        let together = together.into_iter().map(of_group).collect::<PyResult<Vec<_>>>()?;
+        let (stream, limit): (_, Duration) = (self.stream(py, stream, None)?, seconds(timeout)?);
+        let inner = Arc::clone(&self.inner);
+        let world = self.inner.state.world.clone();
+        let interrupted = move || world.poison("interrupted from Python");
+        interruptible(py, interrupted, move || Ok(inner.ep.reset_mask(&stream, &together, limit)?))
+    }
+
+    /// Raises when a dispatch before this got an expert id that does not exist, or more tokens than planned. Waits for the stream.
+    #[pyo3(signature = (*, stream = None))]
+    fn check_ids(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let stream = self.stream(py, stream, None)?;
+        self.launch(py, &stream, Vec::new(), ep::ExpertParallel::check_ids)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("anabranch.ExpertParallel(rank={}, size={})", self.rank(), self.size())
+    }
+}
+
+impl ExpertParallel {
+    pub(super) fn stream_or(
+        &self,
+        py: Python<'_>,
+        stream: Option<&Bound<'_, PyAny>>,
+        dispatched: &Dispatched,
+    ) -> PyResult<Arc<Stream>> {
+        match stream {
+            Some(given) if !given.is_none() => self.stream(py, stream, None),
+            _ => Ok(Arc::clone(&dispatched.stream)),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Tensors of dispatch and combine, checked against the plan, and launches with them.
+
+use std::sync::{Arc, Mutex};
+
+use anabranch::ccl::DataType;
+use anabranch::ep::{self, CombineOutput, ExpertOutput, Tokens};
+use anabranch::hip::Stream;
+use pyo3::prelude::*;
+
+use super::dispatched::Dispatched;
+use super::{ExpertParallel, Inner};
+use crate::array::Array;
+use crate::errors::{raise, usage};
+use crate::logs;
+use crate::state::State;
+use crate::unlocked::Unlocked;
+
+/// Tensors of a dispatch, checked against the plan.
+pub(super) struct Sent {
+    pub(super) count: u64,
+    pub(super) rows: Array,
+    pub(super) ids: Option<Array>,
+    pub(super) weights: Option<Array>,
+    pub(super) scales: Option<Array>,
+    pub(super) device_count: Option<Array>,
+}
+
+impl Sent {
+    pub(super) fn into_objects(self) -> Vec<Py<PyAny>> {
+        let optional = [self.ids, self.weights, self.scales, self.device_count];
+        std::iter::once(self.rows).chain(optional.into_iter().flatten()).map(Array::into_object).collect()
+    }
+
+    /// # Safety
+    /// The tensors stay valid until the launch is over.
+    pub(super) unsafe fn tokens(&self, data_type: DataType) -> Option<Tokens> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Some(Tokens {
+                count: self.count as usize,
+                data_type,
+                rows: self.rows.slice(),
+                ids: self.ids.as_ref()?.slice(),
+                weights: self.weights.as_ref().map(|array| array.slice()),
+                scales: self.scales.as_ref().map(|array| array.slice()),
+                device_count: self.device_count.as_ref().map(|array| array.slice()),
+            })
+        }
+    }
+}
+
+impl ExpertParallel {
+    pub(crate) fn new(state: Arc<State>, ep: ep::ExpertParallel) -> Self {
+        Self { inner: Unlocked::new(Arc::new(Inner { state, ep })) }
+    }
+
+    pub(super) fn shared(&self) -> Unlocked<Arc<Inner>> {
+        Unlocked::new(Arc::clone(&self.inner))
+    }
+
+    pub(super) fn config(&self) -> &ep::EpConfig {
+        self.inner.ep.plan().config()
+    }
+
+    pub(super) fn own(&self, inner: &Arc<Inner>, what: &str) -> PyResult<()> {
+        if Arc::ptr_eq(&self.inner, inner) {
+            Ok(())
+        } else {
+            Err(usage(format!("this {what} is of another plan")))
+        }
+    }
+
+    pub(super) fn array(
+        &self,
+        name: &'static str,
+        object: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<Array>> {
+        Array::optional(name, object, self.inner.state.home)
+    }
+
+    /// Rows of `x`: `[tokens, hidden]`, or bytes of as many rows.
+    pub(super) fn rows(
+        &self,
+        name: &'static str,
+        object: &Bound<'_, PyAny>,
+        of: DataType,
+    ) -> PyResult<Array> {
+        let rows = Array::new(name, object, self.inner.state.home)?;
+        let hidden = u64::from(self.config().hidden);
+        // 8-bit and 4-bit floats are bytes in libraries that have no such types.
+        if rows.data_type() == DataType::U8 && of.bits() <= 8 || of == DataType::F4E2m1 {
+            rows.expect_shape(
+                &[None, Some(of.bytes_of(hidden))],
+                &format!("[tokens, {}] bytes", of.bytes_of(hidden)),
+            )?;
+        } else {
+            rows.expect_type(of)?;
+            rows.expect_shape(&[None, Some(hidden)], &format!("[tokens, {hidden}]"))?;
+        }
+        Ok(rows)
+    }
+
+    pub(super) fn sent(
+        &self,
+        x: &Bound<'_, PyAny>,
+        topk_ids: Option<&Bound<'_, PyAny>>,
+        topk_weights: Option<&Bound<'_, PyAny>>,
+        scales: Option<&Bound<'_, PyAny>>,
+        num_tokens: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Sent> {
+        let top_k = u64::from(self.config().top_k);
+        let rows = self.rows("x", x, self.config().token_type())?;
+        let count = rows.shape()[0];
+        let per_choice = |array: Option<Array>, of: DataType| -> PyResult<Option<Array>> {
+            if let Some(array) = &array {
+                array.expect_type(of)?;
+                array.expect_shape(&[Some(count), Some(top_k)], &format!("[{count}, {top_k}]"))?;
+            }
+            Ok(array)
+        };
+        let ids = per_choice(self.array("topk_ids", topk_ids)?, DataType::I32)?;
+        let weights = per_choice(self.array("topk_weights", topk_weights)?, DataType::F32)?;
+        let scales = self.array("scales", scales)?;
+        if let Some(scales) = &scales {
+            let bytes = u64::from(self.config().scale_bytes);
+            if scales.shape().first() != Some(&count) || scales.bytes() != count * bytes {
+                return Err(usage(format!(
+                    "scales have shape {:?} of {}; {bytes} bytes for each of {count} tokens are needed",
+                    scales.shape(),
+                    scales.data_type()
+                )));
+            }
+        }
+        let device_count = self.array("num_tokens", num_tokens)?;
+        if let Some(number) = &device_count
+            && (number.bytes() != 4 || number.data_type().is_float())
+        {
+            return Err(usage("num_tokens is one 32-bit integer in device memory"));
+        }
+        Ok(Sent { count, rows, ids, weights, scales, device_count })
+    }
+
+    /// Launches on the stream of the call, without the interpreter's lock, and keeps the tensors until that is over.
+    pub(super) fn launch<T: Send>(
+        &self,
+        py: Python<'_>,
+        stream: &Arc<Stream>,
+        objects: Vec<Py<PyAny>>,
+        call: impl FnOnce(&ep::ExpertParallel, &Stream) -> ep::Result<T> + Send,
+    ) -> PyResult<T> {
+        let state = &self.inner.state;
+        state.release();
+        let result = py.detach(|| {
+            let value = call(&self.inner.ep, stream)?;
+            state.hold_on(stream, objects)?;
+            Ok::<_, anabranch::Error>(value)
+        });
+        logs::flush(py)?;
+        result.map_err(raise)
+    }
+
+    pub(super) fn stream(
+        &self,
+        py: Python<'_>,
+        stream: Option<&Bound<'_, PyAny>>,
+        array: Option<&Array>,
+    ) -> PyResult<Arc<Stream>> {
+        self.inner.state.live()?;
+        self.inner.state.stream(py, stream, array)
+    }
+
+    pub(super) fn dispatched(&self, stream: Arc<Stream>, handle: ep::Dispatched) -> Dispatched {
+        Dispatched {
+            inner: self.shared(),
+            stream: Unlocked::new(stream),
+            handle: Unlocked::new(Mutex::new(Some(handle))),
+        }
+    }
+
+    /// What combine gets from the experts, and where its sums go.
+    pub(super) fn combined(
+        &self,
+        y: Option<&Bound<'_, PyAny>>,
+        out: Option<&Bound<'_, PyAny>>,
+        out_weights: Option<&Bound<'_, PyAny>>,
+        tokens: Option<u32>,
+    ) -> PyResult<(Option<Array>, Option<Array>, Option<Array>)> {
+        let of = self.config().combine_type;
+        let y = y.filter(|y| !y.is_none()).map(|y| self.rows("y", y, of)).transpose()?;
+        let rows = self.inner.ep.plan().rows();
+        if let Some(y) = &y
+            && y.shape()[0] < rows
+        {
+            return Err(usage(format!("y has {} rows; the window's {rows} are needed", y.shape()[0])));
+        }
+        let out = out.map(|out| self.rows("out", out, of)).transpose()?;
+        let out_weights = self.array("out_weights", out_weights)?;
+        if let Some(tokens) = tokens {
+            for (array, name) in [(&out, "out"), (&out_weights, "out_weights")] {
+                if let Some(array) = array
+                    && array.shape().first().is_none_or(|rows| *rows < u64::from(tokens))
+                {
+                    let shape = array.shape();
+                    return Err(usage(format!(
+                        "{name} has shape {shape:?}; this rank dispatched {tokens} tokens"
+                    )));
+                }
+            }
+        }
+        if let Some(weights) = &out_weights {
+            weights.expect_type(DataType::F32)?;
+            let top_k = u64::from(self.config().top_k);
+            weights.expect_shape(&[None, Some(top_k)], &format!("[tokens, {top_k}]"))?;
+        }
+        Ok((y, out, out_weights))
+    }
+}
+
+/// # Safety
+/// The tensors stay valid until the launch is over.
+pub(super) unsafe fn expert_output(y: Option<&Array>) -> ExpertOutput {
+    // SAFETY: the caller's promise.
+    y.map_or(ExpertOutput::InWindow, |y| ExpertOutput::Staged(unsafe { y.slice() }))
+}
+
+/// # Safety
+/// As [`expert_output`].
+pub(super) unsafe fn combine_output(out: &Array, weights: Option<&Array>) -> CombineOutput {
+    // SAFETY: the caller's promise.
+    unsafe { CombineOutput { rows: out.slice(), weights: weights.map(|weights| weights.slice()) } }
+}
+
+pub(super) fn objects(arrays: impl IntoIterator<Item = Option<Array>>) -> Vec<Py<PyAny>> {
+    arrays.into_iter().flatten().map(Array::into_object).collect()
+}
