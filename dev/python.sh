@@ -16,6 +16,6 @@ python3 -m venv "$user"
 "$user/bin/pip" install --quiet "$wheels"/*.whl numpy pytest mypy
 cd "$(mktemp -d)"
 "$user/bin/python" -m anabranch doctor --set device.runtime=host
-"$user/bin/python" -m mypy.stubtest anabranch
+"$user/bin/python" -m mypy.stubtest anabranch._native
 "$user/bin/python" -m pytest -q -rs "$OLDPWD/crates/python/tests"
 "$user/bin/python" -m anabranch run -n 4 --set device.runtime=host -- "$user/bin/python" "$OLDPWD/examples/python/expert_parallel.py"

@@ -274,6 +274,8 @@ def test_the_command():
     assert run("--version").stdout.startswith("anabranch ")
     assert run("config", "show", "--set", "heap.bytes=12 MiB").returncode == 0
     assert run("config", "show", "--set", "heap.byte=12 MiB").returncode == 2
+    doctor = run("doctor", "--set", "device.runtime=host")
+    assert f"numpy: {numpy.__version__}" in doctor.stdout, doctor.stdout
     bench = run("bench", "ccl", "--ranks", "2", "--sizes", "1K", "--set", "device.runtime=host")
     assert bench.returncode == 0 and "all_reduce" in bench.stdout, bench.stderr
 
@@ -313,3 +315,11 @@ def test_logs_reach_logging(caplog, settings):
     environment = {**os.environ, "ANABRANCH_LOG": "debug"}
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     assert result.returncode == 0 and "anabranch." in result.stderr, result.stderr
+
+
+def test_doctor_names_settings_that_matter():
+    from anabranch._doctor import lines
+
+    found = {name: text for _, name, text in lines({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "LD_PRELOAD": "/x/libnccl.so.2"})}
+    assert "World.empty" in found["torch's allocator"] and found["LD_PRELOAD"] == "/x/libnccl.so.2"
+    assert "torch's allocator" not in {name for _, name, _ in lines({})}
