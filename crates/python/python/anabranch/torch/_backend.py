@@ -1,0 +1,111 @@
+"""The class of a group: of torch's two kinds of Python classes the one that this version calls."""
+
+from __future__ import annotations
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from ._collectives import Collectives
+from ._register import NAME
+
+
+def _version() -> tuple[int, int]:
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+class _ProcessGroup(Collectives, c10d.ProcessGroup):
+    """A group of torch 2.13 and older. It takes the place of torch's own object, and so has to answer for its properties."""
+
+    _is_called_by_message = True
+
+    def __init__(self, options, pg_options) -> None:
+        super().__init__(options.group_rank, options.group_size)
+        self._name, self._description = options.group_id, ""
+        self._start(options, pg_options)
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_desc(self) -> str:
+        return self._description
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    def _get_backend_name(self) -> str:
+        return NAME
+
+    def name(self) -> str:
+        return NAME
+
+    @property
+    def supports_splitting(self) -> bool:
+        return False
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu"), torch.device("cuda")] if self._shared.is_gpu else [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device):
+        device = torch.device(device)
+        if device.type == "cpu" and self._shared.is_gpu:
+            return self._gloo()
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError(f"the backend anabranch has no device of the type {device.type}")
+        return self
+
+    def supports_tensor_alloc(self, _device) -> bool:
+        return False
+
+
+class _Backend(Collectives, c10d.Backend):
+    """A group of torch 2.14 and newer, below torch's own object.
+
+    Every property is defined here: an inherited one calls this class again, without end.
+    """
+
+    supports_coalescing = True
+    supports_splitting = False
+    supports_time_estimate = False
+    supports_shrinking = False
+    supports_reconfigure = False
+    supports_window = False
+    supports_abort_hooks = False
+    supports_completion_hooks = False
+
+    def __init__(self, options, pg_options) -> None:
+        super().__init__(options.group_rank, options.group_size)
+        self._options = c10d.Backend.Options(NAME, timeout=options.timeout)
+        self._options.global_ranks_in_group = options.global_ranks_in_group
+        self._options.group_name = options.group_id
+        self._start(options, pg_options)
+
+    @property
+    def options(self):
+        return self._options
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    def supports_tensor_alloc(self, _device) -> bool:
+        return False
+
+
+def create(options, pg_options):
+    """A group for ``torch.distributed``. Collective over its ranks."""
+    return (_ProcessGroup if _version() < (2, 14) else _Backend)(options, pg_options)

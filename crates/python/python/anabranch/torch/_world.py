@@ -1,0 +1,134 @@
+"""The world of this process: joined by its first group, shared by all of its groups."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import contextmanager
+
+import torch
+from torch.distributed import DistBackendError
+
+import anabranch
+
+# Settings on GPUs where `heap.bytes` is not configured: capacity for about 25 groups of ranks.
+_GPU_SETTINGS = {"heap.bytes": "2 GiB", "ccl.staging_bytes": "64 MiB", "ccl.pipe_bytes": "16 MiB", "ccl.max_blocks": "32"}
+
+_current: Shared | None = None
+# Worlds that this process has joined. Part of the key in the store, which may outlive a world.
+_joined = 0
+
+
+@contextmanager
+def reported():
+    """Raises ``DistBackendError`` for errors of peers and devices, with the library's error as its cause."""
+    try:
+        yield
+    except (anabranch.PeerError, anabranch.DeviceError) as error:
+        raise DistBackendError(str(error)) from error
+
+
+class Shared:
+    """The world, the ranks of torch that are in it, and the groups that use it."""
+
+    def __init__(self, world: anabranch.World, ranks: tuple[int, ...]) -> None:
+        self.world = world
+        self.ranks = ranks
+        self.groups: list = []
+        self.is_gpu = world.runtime != "host"
+        self.device = torch.device("cuda", world.device) if self.is_gpu else torch.device("cpu")
+
+    def communicator(self, ranks: tuple[int, ...]) -> anabranch.Communicator:
+        """The communicator of these ranks of torch. Collective over them."""
+        absent = [rank for rank in ranks if rank not in self.ranks]
+        if absent:
+            raise DistBackendError(
+                f"ranks {absent} are not in the world of the first group with the backend anabranch (ranks {list(self.ranks)}); make a "
+                "group of all ranks first"
+            )
+        try:
+            with reported():
+                return self.world.communicator([self.ranks.index(rank) for rank in ranks])
+        except anabranch.ConfigError as error:
+            if "heap" not in str(error):
+                raise
+            raise DistBackendError(
+                f"{error}. Each of the {len(self.groups) + 1} groups takes memory of the heap: raise heap.bytes (ANABRANCH__HEAP__BYTES), or "
+                "lower ccl.staging_bytes (ANABRANCH__CCL__STAGING_BYTES)"
+            ) from error
+
+    def leave(self) -> None:
+        """Leaves the world; its groups cannot be used any more. Does not wait for the other ranks of a world that has failed."""
+        global _current
+        if _current is self:
+            _current = None
+        for group in self.groups:
+            group.drop()
+        try:
+            self.world.check()
+        except anabranch.Error as error:
+            self.world.__exit__(type(error), error, None)
+            return
+        with reported():
+            self.world.leave()
+
+
+def world() -> anabranch.World:
+    """The world of this process's groups: its symmetric heap and its dispatch and combine. Raises ``RuntimeError`` before
+    ``init_process_group``."""
+    if _current is None:
+        raise RuntimeError("no group with the backend anabranch exists; call torch.distributed.init_process_group")
+    return _current.world
+
+
+def share(options, pg_options) -> tuple[Shared, bool]:
+    """The world for a new group, and whether the group is the first, which joins it."""
+    global _current
+    if _current is not None:
+        if pg_options:
+            raise ValueError("pg_options are settings of the world; give them to the first group with the backend anabranch")
+        return _current, False
+    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+    _current = Shared(_join(options, pg_options), ranks)
+    return _current, True
+
+
+def _join(options, pg_options) -> anabranch.World:
+    global _joined
+    given = pg_options or {}
+    if not isinstance(given, Mapping):
+        raise TypeError(f"pg_options is of type {type(given).__name__}; a mapping of settings is needed, {{'heap.bytes': '4 GiB'}}")
+    settings = [f"{key}={value}" for key, value in _defaults(options.timeout).items() if key not in given]
+    settings += [f"{key}={value}" for key, value in given.items()]
+    _joined += 1
+    with reported():
+        return anabranch.init(
+            set=settings,
+            store=options.store,
+            name=f"world-{_joined}",
+            rank=options.group_rank,
+            world_size=options.group_size,
+            **_local(options.group_size),
+        )
+
+
+def _defaults(timeout) -> dict[str, str]:
+    """Settings that torch or the machine imply, without those that the user configured."""
+    config = anabranch.Config.load()
+    unset = {key for key, _, origin in config.fields() if origin == "default"}
+    limit = f"{max(1, round(timeout.total_seconds() * 1000))} ms"
+    defaults = {"deadline.rendezvous": limit}
+    if torch.cuda.is_available():
+        defaults["device.runtime"] = "amd" if torch.version.hip else "nvidia"
+        if "heap.bytes" in unset:
+            defaults |= _GPU_SETTINGS
+    defaults = {key: value for key, value in defaults.items() if key in unset}
+    return defaults | {"deadline.operation": limit}
+
+
+def _local(size: int) -> dict[str, int]:
+    """The rank on this machine as torchrun gives it. Else ranks find it at the rendezvous."""
+    names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE")
+    if not all(os.environ.get(name, "").isdecimal() for name in names) or int(os.environ["WORLD_SIZE"]) != size:
+        return {}
+    return {"local_rank": int(os.environ["LOCAL_RANK"]), "local_world_size": int(os.environ["LOCAL_WORLD_SIZE"])}
