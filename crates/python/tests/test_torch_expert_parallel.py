@@ -1,0 +1,90 @@
+"""Differentiable dispatch and combine beside the same layer computed in one place by torch."""
+
+import anabranch
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+RANKS, HIDDEN, EXPERTS, TOP_K, TOKENS = 2, 32, 4, 2, 6
+
+
+def parameters():
+    """The router and the experts, equal on all ranks."""
+    generator = torch.Generator().manual_seed(1)
+    router = torch.randn(EXPERTS, HIDDEN, generator=generator) / HIDDEN**0.5
+    experts = torch.randn(EXPERTS, HIDDEN, HIDDEN, generator=generator) / HIDDEN**0.5
+    return router.requires_grad_(), experts.requires_grad_()
+
+
+def tokens(rank):
+    return torch.randn(TOKENS, HIDDEN, generator=torch.Generator().manual_seed(10 + rank)).requires_grad_()
+
+
+def route(x, router):
+    weights, ids = torch.topk(torch.softmax(x @ router.t(), -1), TOP_K)
+    return ids, weights
+
+
+def in_one_place(rank, layers):
+    """Output and gradients of a rank's tokens; experts' gradients are of these tokens alone."""
+    router, experts = parameters()
+    x = start = tokens(rank)
+    for _ in range(layers):
+        ids, weights = route(x, router)
+        each = torch.einsum("eij,tj->tei", experts, x)
+        chosen = torch.gather(each, 1, ids[:, :, None].expand(-1, -1, HIDDEN))
+        x = torch.tanh((chosen * weights[:, :, None]).sum(1))
+    x.square().sum().backward()
+    return x.detach(), start.grad, router.grad, experts.grad
+
+
+@pytest.mark.parametrize("mode", ["slotted", "compact"])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_layer_and_its_gradients(settings, mode, layers):
+    from anabranch.torch.expert_parallel import ExpertParallel
+
+    def work(world):
+        router, experts = parameters()
+        ep = ExpertParallel(
+            world, hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, max_tokens=TOKENS, dtype=torch.float32, mode=mode
+        )
+        own = torch.tensor(ep.experts_on())
+        for _ in range(2):
+            router.grad = experts.grad = None
+            x = start = tokens(world.rank)
+            for _ in range(layers):
+                ids, weights = route(x, router)
+                received = ep.dispatch(x, ids, weights)
+                # [rows, local experts]: the weight of each local expert for a row.
+                chosen = (received.ids[:, :, None] == own) * received.weights[:, :, None]
+                each = torch.einsum("eij,tj->tei", experts[own], received.rows)
+                x = torch.tanh(ep.combine((each * chosen.sum(1)[:, :, None]).sum(1), received))
+            x.square().sum().backward()
+        return x.detach(), start.grad, router.grad, experts.grad
+
+    results = anabranch.spawn_threads(work, RANKS, settings)
+    expected = [in_one_place(rank, layers) for rank in range(RANKS)]
+    close = lambda left, right: torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
+    for result, wanted in zip(results, expected):
+        close(result[0], wanted[0])
+        close(result[1], wanted[1])
+        close(result[2], wanted[2])
+    close(sum(result[3] for result in results), sum(wanted[3] for wanted in expected))
+
+
+def test_a_forward_pass_alone_leaves_slots_free(settings):
+    from anabranch.torch.expert_parallel import ExpertParallel
+
+    def work(world):
+        ep = ExpertParallel(world, hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, max_tokens=TOKENS, dtype=torch.float32)
+        router, _ = parameters()
+        x = tokens(world.rank).detach()
+        for _ in range(3):
+            ep.dispatch(x, *route(x, router.detach()))
+        received = ep.dispatch(x, *route(x, router.detach()))
+        out = ep.combine(received.rows, received)
+        owners = (route(x, router.detach())[0] * RANKS // EXPERTS).sort(1).values
+        copies = 1 + (owners[:, 0] != owners[:, 1]).float()
+        torch.testing.assert_close(out, x * copies[:, None])
+
+    anabranch.spawn_threads(work, RANKS, settings)
