@@ -82,7 +82,10 @@ def _collective(method):
     @functools.wraps(method)
     def call(self, *arguments, **named):
         if self._shared.is_gpu and (tensor := _first(arguments)) is not None and tensor.device.type == "cpu":
-            return getattr(self._gloo(), method.__name__)(*arguments, **named)
+            by_gloo = getattr(self._gloo(), method.__name__, None)
+            if by_gloo is None:
+                raise NotImplementedError(f"{method.__name__} of CPU tensors is not supported by gloo; give tensors on {self._shared.device}")
+            return by_gloo(*arguments, **named)
         with torch.no_grad():
             return method(self, *arguments, **named)
 
@@ -183,7 +186,7 @@ class Collectives:
         # A work that nobody waits for must not free its memory before its end. Works of a capture cannot be asked for their end.
         if is_async and not torch.cuda.is_current_stream_capturing():
             self._held = [(event, kept) for event, kept in self._held if not event.query()]
-            self._held.append((work._event, buffers))
+            self._held.append((work.event, buffers))
         return work
 
     @_collective

@@ -71,6 +71,10 @@ class Buffers:
             target.copy_(source)
         self._copies.clear()
 
+    def release(self) -> None:
+        """Lets go of the memory."""
+        self._kept.clear()
+
 
 class HostWork(Work):
     """A work on the CPU. Done when the results are in memory."""
@@ -84,6 +88,7 @@ class HostWork(Work):
         self._done = threading.Event()
         self._lock = threading.Lock()
         self._error: Exception | None = None
+        self._source: torch.futures.Future | None = None
         self._future: torch.futures.Future | None = None
 
     def complete(self) -> None:
@@ -98,15 +103,14 @@ class HostWork(Work):
         self._native = self._buffers = None
         with self._lock:
             self._done.set()
-            future = self._future
-        if future is not None:
-            self._settle(future)
+            source = self._source
+        if source is not None:
+            source.set_result(None)
 
-    def _settle(self, future: torch.futures.Future) -> None:
-        if self._error is None:
-            future.set_result(self._result)
-        else:
-            future.set_exception(self._error)
+    def _outcome(self, _source) -> list[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._result
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Waits until the results are there. Raises what made the work fail."""
@@ -136,15 +140,18 @@ class HostWork(Work):
         return self._result
 
     def get_future(self) -> torch.futures.Future:
-        """A future with the output tensors."""
+        """A future with the output tensors. It raises ``RuntimeError`` with the message of what made the work fail."""
         with self._lock:
             if self._future is not None:
                 return self._future
-            future = self._future = torch.futures.Future()
+            # `Future.set_exception` is known to that Python object alone: C++ code, DDP's too, would take the exception for the value. An
+            # exception in `then` is an error of the future itself.
+            self._source = torch.futures.Future()
+            self._future = self._source.then(self._outcome)
             is_done = self._done.is_set()
         if is_done:
-            self._settle(future)
-        return future
+            self._source.set_result(None)
+        return self._future
 
 
 class StreamWork(Work):
@@ -154,9 +161,9 @@ class StreamWork(Work):
         super().__init__()
         self._shared = shared
         self._stream = stream
-        self._event = torch.cuda.Event()
-        self._event.record(stream)
-        self._buffers: Buffers | None = buffers
+        self.event = torch.cuda.Event()
+        self.event.record(stream)
+        self._buffers = buffers
         self._result = result
         self._is_barrier = is_barrier
         self._future: torch.futures.Future | None = None
@@ -164,9 +171,9 @@ class StreamWork(Work):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Makes the current stream wait for the work. Raises what made the world fail."""
         current = torch.cuda.current_stream(self._shared.device)
-        current.wait_event(self._event)
+        current.wait_event(self.event)
         # The allocator may now give the memory to later work of the current stream.
-        self._buffers = None
+        self._buffers.release()
         with reported():
             if self._is_barrier:
                 self._shared.world.synchronize(current.cuda_stream, timeout=timeout.total_seconds() or None)
@@ -179,11 +186,11 @@ class StreamWork(Work):
 
     def is_completed(self) -> bool:
         """Whether the GPU has done the work."""
-        return self._event.query()
+        return self.event.query()
 
     def is_success(self) -> bool:
         """Whether the GPU has done the work and the world has not failed."""
-        return self._event.query() and self.exception() is None
+        return self.event.query() and self.exception() is None
 
     def exception(self) -> Exception | None:
         """What made the world fail."""

@@ -1,0 +1,45 @@
+"""The torch.distributed backend on ranks that are processes, on the host runtime."""
+
+import pathlib
+import re
+import signal
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+
+def passed(results: list[tuple[int, str]]) -> None:
+    outputs = "\n".join(f"rank {rank} ended with {code}:\n{output}" for rank, (code, output) in enumerate(results))
+    assert all(code == 0 for code, _ in results), outputs
+    assert all("passed destroy_process_group" in output for _, output in results), outputs
+    print(outputs)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_collective(start, finish, ranks):
+    passed(finish(start("collectives_program.py", ranks)))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_training_equals_that_with_gloo(start, finish, ranks):
+    passed(finish(start("training_program.py", ranks)))
+
+
+@pytest.mark.parametrize("call", ["sync", "async"])
+def test_killed_rank_is_named(start, finish, call):
+    results = finish(start("lost_rank_program.py", 3, call))
+    assert results.pop(1)[0] == -signal.SIGKILL
+    passed(results)
+
+
+def test_world_can_be_aborted_left_and_joined_again(start, finish, port):
+    passed(finish(start("aborted_program.py", 2, SECOND_PORT=port(), THIRD_PORT=port())))
+
+
+def test_example_prints_the_losses_of_gloo(start, finish):
+    program = pathlib.Path(__file__).parents[4] / "examples/python/tp_mlp.py"
+    ours, theirs = (finish(start(str(program), 2, "--backend", backend)) for backend in ("anabranch", "gloo"))
+    assert all(code == 0 for code, _ in ours + theirs), ours + theirs
+    losses = [re.findall(r"step .*: loss .*", output) for output in (ours[0][1], theirs[0][1])]
+    assert len(losses[0]) == 20 and losses[0] == losses[1]
