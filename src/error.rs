@@ -157,9 +157,16 @@ impl Error {
     /// The ranks that it is about, ascending: lost, late, or the one that refused or differs. Empty where no rank is known.
     pub fn ranks(&self) -> Vec<GlobalRank> {
         let mut ranks = match self {
-            Self::Differs { rank, .. } => vec![*rank],
+            Self::Differs { rank, other, .. } => vec![*rank, *other],
             Self::Bootstrap(error) => of_rendezvous(error),
-            _ => self.of_world().map(of_world).unwrap_or_default(),
+            _ => match (self.of_world(), self) {
+                (Some(error), _) => of_world(error),
+                (None, Self::Ep(error)) => match **error {
+                    Ep::Unreachable { peer, .. } => vec![peer],
+                    _ => Vec::new(),
+                },
+                (None, _) => Vec::new(),
+            },
         };
         ranks.sort_unstable();
         ranks.dedup();
@@ -168,8 +175,12 @@ impl Error {
 
     /// Whether a deadline expired before other ranks came.
     pub fn is_timeout(&self) -> bool {
-        let expired =
-            |error: &Bootstrap| matches!(error, Bootstrap::Expired { .. } | Bootstrap::KeyNotSet { .. });
+        let expired = |error: &Bootstrap| {
+            matches!(
+                error,
+                Bootstrap::Expired { .. } | Bootstrap::KeyNotSet { .. } | Bootstrap::Connect { .. }
+            )
+        };
         match self {
             Self::Bootstrap(error) => expired(error),
             _ => self.of_world().is_some_and(|error| match error {
@@ -223,7 +234,9 @@ fn of_world(error: &Shmem) -> Vec<GlobalRank> {
 fn of_rendezvous(error: &Bootstrap) -> Vec<GlobalRank> {
     match error {
         Bootstrap::PeerLost { loss, .. } | Bootstrap::GivenUp { loss, .. } => vec![loss.rank],
-        Bootstrap::Disagreement { rank, .. } => vec![*rank],
+        Bootstrap::Disagreement { rank, other, .. } => vec![*rank, *other],
+        Bootstrap::KeyNotSet { losses, .. } => losses.iter().map(|loss| loss.rank).collect(),
+        Bootstrap::CannotForm { by, .. } => vec![*by],
         Bootstrap::StillJoined { ranks, .. } => ranks.clone(),
         _ => error.missing().to_vec(),
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anabranch::ccl::{DataType, Tensor};
+use anabranch::ccl::{self, DataType, Tensor};
 use anabranch::ep::DeviceSlice;
 use anabranch::hip::DeviceAddress;
 use anabranch::{RuntimeKind, shmem::SymmetricMemory};
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::dlpack::{self, Described, DlDevice};
-use crate::errors::{raise, usage};
+use crate::errors::usage;
 use crate::memory::Memory;
 
 /// A contiguous tensor that was given to a call, with what keeps its memory.
@@ -19,10 +19,16 @@ pub(crate) struct Array {
     name: &'static str,
     address: u64,
     shape: Vec<u64>,
+    /// Elements, and those of each entry of the first dimension.
+    count: u64,
+    row: u64,
     data_type: DataType,
     /// The allocation in the symmetric heap, with the byte at which the tensor starts.
     symmetric: Option<(Arc<SymmetricMemory>, u64)>,
+    is_read_only: bool,
     object: Py<PyAny>,
+    /// What owns the memory besides the object.
+    owner: Option<Py<PyAny>>,
 }
 
 /// The device that tensors of a world have to be on.
@@ -70,6 +76,10 @@ impl Home {
 
 /// An element type by any of its names: `"bf16"`, `"bfloat16"`, `"torch.bfloat16"`, `torch.bfloat16`, `numpy.float32`.
 pub(crate) fn data_type(given: &Bound<'_, PyAny>) -> PyResult<DataType> {
+    if given.getattr("byteorder").is_ok_and(|order| order.extract::<String>().is_ok_and(|order| order == ">"))
+    {
+        return Err(usage(format!("{given} is big-endian; the library takes little-endian elements")));
+    }
     let text = match given.extract::<String>() {
         Ok(text) => text,
         // numpy's types and dtypes have a name; those of torch print as `torch.bfloat16`.
@@ -79,29 +89,30 @@ pub(crate) fn data_type(given: &Bound<'_, PyAny>) -> PyResult<DataType> {
         },
     };
     let name = text.strip_prefix("torch.").unwrap_or(&text);
-    name.parse().map_err(|error: anabranch::ccl::UnsupportedDataType| usage(error.to_string()))
+    name.parse().map_err(|error: ccl::UnsupportedDataType| usage(error.to_string()))
 }
 
 impl Array {
     /// Reads an argument. `name` is the parameter's.
     ///
     /// # Errors
-    /// `UsageError`: no tensor, another device, not contiguous, an element type that the library has not.
+    /// `UsageError`: no tensor, another device, not contiguous, an unsupported element type.
     pub(crate) fn new(name: &'static str, object: &Bound<'_, PyAny>, home: Home) -> PyResult<Self> {
         if let Ok(memory) = object.cast::<Memory>() {
             let memory = memory.get();
-            let array = Self {
-                name,
-                address: memory.address(),
-                shape: memory.dimensions().to_vec(),
-                data_type: memory.data_type(),
-                symmetric: memory.symmetric(),
-                object: object.clone().unbind(),
-            };
             if !memory.is_contiguous() {
                 return Err(usage(format!("{name} is not contiguous")));
             }
-            return Ok(array);
+            let described = Described {
+                address: memory.address(),
+                shape: Vec::new(),
+                strides: None,
+                data_type: memory.data_type(),
+                device: home.dl_device(),
+                is_read_only: false,
+                owner: None,
+            };
+            return Self::checked(name, object, described, memory.dimensions().to_vec(), memory.symmetric());
         }
         let described = describe(name, object, home)?;
         home.check(name, described.device)?;
@@ -114,8 +125,39 @@ impl Array {
             )));
         }
         let shape = described.shape.iter().map(|extent| *extent as u64).collect();
-        let Described { address, data_type, .. } = described;
-        Ok(Self { name, address, shape, data_type, symmetric: None, object: object.clone().unbind() })
+        Self::checked(name, object, described, shape, None)
+    }
+
+    fn checked(
+        name: &'static str,
+        object: &Bound<'_, PyAny>,
+        described: Described,
+        shape: Vec<u64>,
+        symmetric: Option<(Arc<SymmetricMemory>, u64)>,
+    ) -> PyResult<Self> {
+        let Described { address, data_type, is_read_only, owner, .. } = described;
+        let product = |extents: &[u64]| extents.iter().try_fold(1u64, |all, extent| all.checked_mul(*extent));
+        let row = product(shape.get(1..).unwrap_or_default());
+        let count = product(&shape).filter(|count| count.checked_mul(u64::from(data_type.bits())).is_some());
+        let (Some(row), Some(count)) = (row, count) else {
+            return Err(usage(format!("{name} has shape {shape:?}: more elements than memory can hold")));
+        };
+        if address == 0 && count > 0 {
+            return Err(usage(format!("{name} has {count} elements and no address")));
+        }
+        let object = object.clone().unbind();
+        Ok(Self { name, address, shape, count, row, data_type, symmetric, is_read_only, object, owner })
+    }
+
+    /// The array, for a parameter that the call writes.
+    ///
+    /// # Errors
+    /// `UsageError` for read-only memory.
+    pub(crate) fn written(self) -> PyResult<Self> {
+        if self.is_read_only {
+            return Err(usage(format!("{} is read-only, and the call writes it", self.name)));
+        }
+        Ok(self)
     }
 
     /// The same for a parameter that may be `None`.
@@ -135,28 +177,23 @@ impl Array {
         &self.shape
     }
 
-    /// Elements.
-    pub(crate) fn count(&self) -> u64 {
-        self.shape.iter().product()
+    /// Elements of each entry of the first dimension.
+    pub(crate) const fn row(&self) -> u64 {
+        self.row
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.data_type.bytes_of(self.count())
-    }
-
-    /// Elements of each entry of the first dimension.
-    pub(crate) fn row(&self) -> u64 {
-        self.shape.iter().skip(1).product()
+        self.data_type.bytes_of(self.count)
     }
 
     /// As collectives take it: symmetric where it is memory of the heap, else local.
     ///
     /// # Safety
-    /// The memory stays valid until every launch of a call with it is over: see [`Self::into_object`].
-    pub(crate) unsafe fn tensor(&self) -> PyResult<Tensor<'_>> {
-        let (data_type, count) = (self.data_type, self.count());
+    /// The memory stays valid until every launch of a call with it is over: see [`Self::into_objects`].
+    pub(crate) unsafe fn tensor(&self) -> Result<Tensor<'_>, ccl::Error> {
+        let (data_type, count) = (self.data_type, self.count);
         match &self.symmetric {
-            Some((memory, offset)) => Tensor::symmetric(memory, *offset, data_type, count).map_err(raise),
+            Some((memory, offset)) => Tensor::symmetric(memory, *offset, data_type, count),
             // SAFETY: the caller's promise; that the range is memory is what the tensor's library said.
             None => Ok(unsafe { Tensor::local(DeviceAddress(self.address), data_type, count) }),
         }
@@ -196,9 +233,9 @@ impl Array {
         Err(usage(format!("{} has elements of {}; {wanted} is needed", self.name, self.data_type)))
     }
 
-    /// The Python object, which keeps the memory.
-    pub(crate) fn into_object(self) -> Py<PyAny> {
-        self.object
+    /// The Python objects that keep the memory.
+    pub(crate) fn into_objects(self) -> impl Iterator<Item = Py<PyAny>> {
+        std::iter::once(self.object).chain(self.owner)
     }
 
     /// The stream on which the tensor's library works now.
@@ -207,14 +244,36 @@ impl Array {
         if let Some(stream) = dlpack::current_stream(object, home.dl_device())? {
             return Ok(Some(stream));
         }
-        // torch before 2.10 has no table of functions.
         let module = object.get_type().getattr("__module__")?.extract::<String>().unwrap_or_default();
-        if module == "torch" || module.starts_with("torch.") {
-            let current = py.import("torch.cuda")?.call_method1("current_stream", (home.ordinal,))?;
-            return Ok(Some(current.getattr("cuda_stream")?.extract()?));
-        }
-        Ok(None)
+        let library = module.split('.').next().unwrap_or_default();
+        library_stream(py, library, home)
     }
+}
+
+/// The stream on which a library works now, where it says: torch (before 2.10 it has no table of functions) and cupy.
+fn library_stream(py: Python<'_>, library: &str, home: Home) -> PyResult<Option<u64>> {
+    match library {
+        "torch" => {
+            let current = py.import("torch.cuda")?.call_method1("current_stream", (home.ordinal,))?;
+            Ok(Some(current.getattr("cuda_stream")?.extract()?))
+        }
+        "cupy" => {
+            let current = py.import("cupy.cuda")?.call_method0("get_current_stream")?;
+            Ok(Some(current.getattr("ptr")?.extract()?))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The stream of a call without tensors: that of a library that the program has imported.
+pub(crate) fn default_stream(py: Python<'_>, home: Home) -> PyResult<Option<u64>> {
+    let modules = py.import("sys")?.getattr("modules")?;
+    for library in ["torch", "cupy"] {
+        if modules.contains(library)? {
+            return library_stream(py, library, home);
+        }
+    }
+    Ok(None)
 }
 
 fn is_contiguous(described: &Described) -> bool {
@@ -231,43 +290,66 @@ fn is_contiguous(described: &Described) -> bool {
 }
 
 fn describe(name: &str, object: &Bound<'_, PyAny>, home: Home) -> PyResult<Described> {
-    let py = object.py();
     if let Some(described) = dlpack::by_exchange(object)? {
         return Ok(described);
     }
-    for interface in ["__cuda_array_interface__", "__array_interface__"] {
-        // torch raises for a tensor that has none.
-        let Ok(found) = object.getattr(interface) else { continue };
-        let found = found.cast_into::<PyDict>()?;
-        let device = match interface {
-            "__array_interface__" => DlDevice { kind: dlpack::CPU, ordinal: 0 },
-            // The interface says no device: an address is of one, and the runtime reports a foreign one.
-            _ => home.dl_device(),
-        };
-        // Types that the interface has no word for come by DLPack.
-        if let Some(described) = by_interface(&found, device)? {
-            return Ok(described);
+    if let Ok(tuple) = object.cast::<PyTuple>() {
+        let (address, shape, of) = tuple.extract::<(u64, Vec<i64>, Bound<'_, PyAny>)>()?;
+        let (data_type, device) = (data_type(&of)?, home.dl_device());
+        return Ok(Described {
+            address,
+            shape,
+            strides: None,
+            data_type,
+            device,
+            is_read_only: false,
+            owner: None,
+        });
+    }
+    let by_dlpack = if object.hasattr("__dlpack__")? { Some(dlpack::by_capsule(object)) } else { None };
+    if let Some(Ok(described)) = by_dlpack {
+        return Ok(described);
+    }
+    // What has no DLPack, and types that numpy has no word of DLPack for: those of ml_dtypes.
+    if let Some(described) = by_interfaces(name, object, home)? {
+        return Ok(described);
+    }
+    Err(match by_dlpack {
+        Some(Err(error)) => usage(format!("{name} cannot be shared: {error}")),
+        _ => usage(format!(
+            "{name} is of type {}; a tensor is needed (DLPack, __cuda_array_interface__ or __array_interface__), or \
+             (address, shape, dtype)",
+            object.get_type().name()?
+        )),
+    })
+}
+
+/// By the array interfaces. `None` for an object without.
+fn by_interfaces(name: &str, object: &Bound<'_, PyAny>, home: Home) -> PyResult<Option<Described>> {
+    if let Ok(found) = object.getattr("__cuda_array_interface__") {
+        if home.runtime == RuntimeKind::Host {
+            return Err(usage(format!("{name} is on a GPU; this rank's device is the CPU (runtime host)")));
         }
+        // The interface does not say of which device the address is.
+        let described = by_interface(object, &found.cast_into()?, home.dl_device())?;
+        return Ok(Some(described));
     }
-    if object.hasattr("__dlpack__")? {
-        return dlpack::by_capsule(object);
+    let Ok(found) = object.getattr("__array_interface__") else { return Ok(None) };
+    let modules = object.py().import("sys")?.getattr("modules")?;
+    if modules.contains("numpy")? && object.is_instance(&modules.get_item("numpy")?.getattr("generic")?)? {
+        return Err(usage(format!(
+            "{name} is a scalar of numpy, which has no memory to share; give an array"
+        )));
     }
-    if let Ok(tuple) = object.cast::<PyTuple>()
-        && let Ok((address, shape, of)) = tuple.extract::<(u64, Vec<i64>, Bound<'_, PyAny>)>()
-    {
-        let data_type = data_type(&of)?;
-        return Ok(Described { address, shape, strides: None, data_type, device: home.dl_device() });
-    }
-    let kind = object.get_type().name()?;
-    let _ = py;
-    Err(usage(format!(
-        "{name} is of type {kind}; a tensor is needed (DLPack, __cuda_array_interface__ or __array_interface__), or (address, \
-         shape, dtype)"
-    )))
+    by_interface(object, &found.cast_into()?, DlDevice { kind: dlpack::CPU, ordinal: 0 }).map(Some)
 }
 
 /// The array interface, version 3: `typestr`, `shape`, `data`, `strides` in bytes.
-fn by_interface(found: &Bound<'_, PyDict>, device: DlDevice) -> PyResult<Option<Described>> {
+fn by_interface(
+    object: &Bound<'_, PyAny>,
+    found: &Bound<'_, PyDict>,
+    device: DlDevice,
+) -> PyResult<Described> {
     let get =
         |key: &str| found.get_item(key)?.ok_or_else(|| usage(format!("the array interface has no {key}")));
     let text = get("typestr")?.extract::<String>()?;
@@ -284,9 +366,15 @@ fn by_interface(found: &Bound<'_, PyDict>, device: DlDevice) -> PyResult<Option<
         "<i8" => DataType::I64,
         "<u8" => DataType::U64,
         "|b1" => DataType::Bool,
-        _ => return Ok(None),
+        text if text.starts_with('>') => {
+            return Err(usage(format!(
+                "elements of {text} are big-endian; the library takes little-endian ones"
+            )));
+        }
+        // Types of ml_dtypes are opaque to the interface, and have a name.
+        _ => data_type(&object.getattr("dtype")?)?,
     };
-    let (address, _read_only) = get("data")?.extract::<(u64, bool)>()?;
+    let (address, is_read_only) = get("data")?.extract::<(u64, bool)>()?;
     let shape = get("shape")?.extract::<Vec<i64>>()?;
     let strides = match found.get_item("strides")? {
         Some(strides) if !strides.is_none() => {
@@ -301,5 +389,5 @@ fn by_interface(found: &Bound<'_, PyDict>, device: DlDevice) -> PyResult<Option<
         }
         _ => None,
     };
-    Ok(Some(Described { address, shape, strides, data_type, device }))
+    Ok(Described { address, shape, strides, data_type, device, is_read_only, owner: None })
 }

@@ -4,14 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch::ccl::{self, Call, PointToPoint, ReduceOp};
-use anabranch::hip::Stream;
 use anabranch::{Group, GroupRank};
 use pyo3::prelude::*;
 
 use crate::array::Array;
 use crate::errors::{raise, usage};
 use crate::logs;
-use crate::state::{State, Until, member, wait_in_slices};
+use crate::state::{State, member, wait_in_slices};
 use crate::unlocked::Unlocked;
 
 /// Collectives among ranks of a world. Made by `World.communicator`.
@@ -23,6 +22,7 @@ use crate::unlocked::Unlocked;
 pub(crate) struct Communicator {
     state: Unlocked<Arc<State>>,
     group: Group,
+    rank: GroupRank,
     inner: Unlocked<Mutex<ccl::Communicator>>,
 }
 
@@ -56,21 +56,30 @@ fn operator(given: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
     }
 }
 
+/// Launches one call.
+type Run<'r> = &'r mut (dyn FnMut(&Call<'_>) -> Result<ccl::Work, ccl::Error> + 'r);
+
 /// A message of a batch, to or from a peer.
-fn message<'a>((array, (is_send, peer)): (&'a Array, &(bool, GroupRank))) -> PyResult<PointToPoint<'a>> {
+fn message<'a>(
+    (array, (is_send, peer)): (&'a Array, &(bool, GroupRank)),
+) -> Result<PointToPoint<'a>, ccl::Error> {
     // SAFETY: `Communicator::launch` keeps the tensors until the work is over.
     let tensor = unsafe { array.tensor()? };
     Ok(if *is_send { PointToPoint::send(tensor, *peer) } else { PointToPoint::receive(tensor, *peer) })
 }
 
 /// The elements of rows of the first dimension.
-fn elements(splits: &[u64], row: u64) -> Vec<u64> {
-    splits.iter().map(|rows| rows * row).collect()
+fn elements(name: &str, splits: &[u64], row: u64) -> PyResult<Vec<u64>> {
+    let all = splits.iter().map(|rows| rows.checked_mul(row)).collect::<Option<Vec<_>>>();
+    all.ok_or_else(|| {
+        usage(format!("{name} has more elements than memory can hold: {splits:?} rows of {row}"))
+    })
 }
 
 impl Communicator {
     pub(crate) fn new(state: Arc<State>, group: Group, inner: ccl::Communicator) -> Self {
-        Self { state: Unlocked::new(state), group, inner: Unlocked::new(Mutex::new(inner)) }
+        let rank = inner.rank();
+        Self { state: Unlocked::new(state), group, rank, inner: Unlocked::new(Mutex::new(inner)) }
     }
 
     fn array(&self, name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Array> {
@@ -79,6 +88,20 @@ impl Communicator {
 
     fn optional(&self, name: &'static str, object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Array>> {
         Array::optional(name, object, self.state.home)
+    }
+
+    /// `tensor`, and `out` where it is given. Without it the call writes `tensor`, on the ranks for which `writes` holds.
+    fn in_place_or(
+        &self,
+        writes: bool,
+        tensor: &Bound<'_, PyAny>,
+        out: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Vec<Array>> {
+        let tensor = self.array("tensor", tensor)?;
+        let Some(out) = self.optional("out", out)? else {
+            return Ok(vec![if writes { tensor.written()? } else { tensor }]);
+        };
+        Ok(vec![tensor, if writes { out.written()? } else { out }])
     }
 
     fn member(&self, rank: u32, name: &str) -> PyResult<GroupRank> {
@@ -91,30 +114,22 @@ impl Communicator {
         py: Python<'_>,
         stream: Option<&Bound<'_, PyAny>>,
         arrays: Vec<Array>,
-        call: impl for<'a> FnOnce(&'a [Array], &mut dyn FnMut(&Call<'_>) -> PyResult<()>) -> PyResult<()> + Send,
+        call: impl for<'a> FnOnce(&'a [Array], Run<'_>) -> Result<ccl::Work, ccl::Error> + Send,
     ) -> PyResult<Work> {
         self.state.live()?;
         self.state.release();
         let stream = self.state.stream(py, stream, arrays.first())?;
-        let mut launched = None;
-        let stream: &Stream = &stream;
+        // No error becomes an exception in here: that takes the interpreter's lock, and others may hold it and wait for this mutex.
         let result = py.detach(|| {
+            let event = self.state.event(&stream).map_err(anabranch::Error::from)?;
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-            call(&arrays, &mut |call| {
-                launched = Some(inner.run(call, stream).map_err(raise)?);
-                Ok(())
-            })
+            let work = call(&arrays, &mut |call| inner.run(call, &stream))?;
+            self.state.hold(&stream, event, arrays.into_iter().flat_map(Array::into_objects).collect());
+            Ok::<_, anabranch::Error>(work)
         });
-        logs::flush(py)?;
-        result?;
-        let work = launched.ok_or_else(|| usage("nothing was launched"))?;
-        let work = Arc::new(work);
-        let is_capturing = stream.is_capturing().map_err(raise)?;
-        if !is_capturing {
-            let objects = arrays.into_iter().map(Array::into_object).collect();
-            self.state.hold(Until::Work(Arc::clone(&work)), objects);
-        }
-        Ok(Work { state: Unlocked::new(Arc::clone(&self.state)), work: Unlocked::new(work) })
+        logs::flush(py);
+        let work = Unlocked::new(Arc::new(result.map_err(raise)?));
+        Ok(Work { state: Unlocked::new(Arc::clone(&self.state)), work })
     }
 }
 
@@ -123,7 +138,7 @@ impl Communicator {
     /// This rank in the group.
     #[getter]
     fn rank(&self) -> u32 {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).rank().get()
+        self.rank.get()
     }
 
     /// Ranks of the group.
@@ -150,8 +165,7 @@ impl Communicator {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Work> {
         let op = op.map_or(Ok(ReduceOp::Sum), operator)?;
-        let mut arrays = vec![self.array("tensor", tensor)?];
-        arrays.extend(self.optional("out", out)?);
+        let arrays = self.in_place_or(true, tensor, out)?;
         self.launch(py, stream, arrays, move |arrays, run| {
             // SAFETY: `launch` keeps the tensors until the work is over.
             let (input, output) = unsafe { (arrays[0].tensor()?, arrays[arrays.len() - 1].tensor()?) };
@@ -170,8 +184,8 @@ impl Communicator {
         counts: Option<Vec<u64>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Work> {
-        let arrays = vec![self.array("input", input)?, self.array("output", output)?];
-        let counts = counts.map(|counts| elements(&counts, arrays[1].row()));
+        let arrays = vec![self.array("input", input)?, self.array("output", output)?.written()?];
+        let counts = counts.map(|counts| elements("counts", &counts, arrays[1].row())).transpose()?;
         self.launch(py, stream, arrays, move |arrays, run| {
             // SAFETY: `launch` keeps the tensors until the work is over.
             let (input, output) = unsafe { (arrays[0].tensor()?, arrays[1].tensor()?) };
@@ -193,7 +207,7 @@ impl Communicator {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Work> {
         let op = op.map_or(Ok(ReduceOp::Sum), operator)?;
-        let arrays = vec![self.array("input", input)?, self.array("output", output)?];
+        let arrays = vec![self.array("input", input)?, self.array("output", output)?.written()?];
         self.launch(py, stream, arrays, move |arrays, run| {
             // SAFETY: `launch` keeps the tensors until the work is over.
             let (input, output) = unsafe { (arrays[0].tensor()?, arrays[1].tensor()?) };
@@ -213,12 +227,13 @@ impl Communicator {
         input_split_sizes: Option<Vec<u64>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Work> {
-        let arrays = vec![self.array("input", input)?, self.array("output", output)?];
+        let arrays = vec![self.array("input", input)?, self.array("output", output)?.written()?];
         let splits = match (output_split_sizes, input_split_sizes) {
             (None, None) => None,
-            (Some(output), Some(input)) => {
-                Some((elements(&output, arrays[1].row()), elements(&input, arrays[0].row())))
-            }
+            (Some(output), Some(input)) => Some((
+                elements("output_split_sizes", &output, arrays[1].row())?,
+                elements("input_split_sizes", &input, arrays[0].row())?,
+            )),
             _ => return Err(usage("give output_split_sizes and input_split_sizes, or neither")),
         };
         self.launch(py, stream, arrays, move |arrays, run| {
@@ -233,7 +248,7 @@ impl Communicator {
         })
     }
 
-    /// Gives rank `src`'s tensor to all ranks.
+    /// Gives the tensor of `src`, a rank of the group, to all ranks.
     #[pyo3(signature = (tensor, src = 0, *, stream = None))]
     fn broadcast(
         &self,
@@ -243,14 +258,16 @@ impl Communicator {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Work> {
         let root = self.member(src, "src")?;
-        self.launch(py, stream, vec![self.array("tensor", tensor)?], move |arrays, run| {
+        let tensor = self.array("tensor", tensor)?;
+        let tensor = if self.rank == root { tensor } else { tensor.written()? };
+        self.launch(py, stream, vec![tensor], move |arrays, run| {
             // SAFETY: `launch` keeps the tensor until the work is over.
             let tensor = unsafe { arrays[0].tensor()? };
             run(&Call::Broadcast { tensor, root })
         })
     }
 
-    /// Reduces `tensor` over the ranks into `out` of rank `dst`, or in place there. Other ranks' `out` is not written.
+    /// Reduces `tensor` over the ranks into `out` of `dst`, a rank of the group, or in place there. Other ranks' `out` is not written.
     #[pyo3(signature = (tensor, dst = 0, op = None, *, out = None, stream = None))]
     fn reduce(
         &self,
@@ -262,8 +279,7 @@ impl Communicator {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Work> {
         let (root, op) = (self.member(dst, "dst")?, op.map_or(Ok(ReduceOp::Sum), operator)?);
-        let mut arrays = vec![self.array("tensor", tensor)?];
-        arrays.extend(self.optional("out", out)?);
+        let arrays = self.in_place_or(self.rank == root, tensor, out)?;
         self.launch(py, stream, arrays, move |arrays, run| {
             // SAFETY: `launch` keeps the tensors until the work is over.
             let (input, output) = unsafe { (arrays[0].tensor()?, arrays[arrays.len() - 1].tensor()?) };
@@ -283,7 +299,7 @@ impl Communicator {
     ) -> PyResult<Work> {
         let root = self.member(dst, "dst")?;
         let mut arrays = vec![self.array("tensor", tensor)?];
-        arrays.extend(self.optional("gather_into", gather_into)?);
+        arrays.extend(self.optional("gather_into", gather_into)?.map(Array::written).transpose()?);
         self.launch(py, stream, arrays, move |arrays, run| {
             // SAFETY: `launch` keeps the tensors until the work is over.
             let (input, output) =
@@ -303,7 +319,7 @@ impl Communicator {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Work> {
         let root = self.member(src, "src")?;
-        let mut arrays = vec![self.array("tensor", tensor)?];
+        let mut arrays = vec![self.array("tensor", tensor)?.written()?];
         arrays.extend(self.optional("scatter_from", scatter_from)?);
         self.launch(py, stream, arrays, move |arrays, run| {
             // SAFETY: `launch` keeps the tensors until the work is over.
@@ -313,7 +329,7 @@ impl Communicator {
         })
     }
 
-    /// Sends a tensor to rank `dst`, which calls `recv`. In the order of the stream: for messages in both directions use `batch`.
+    /// Sends a tensor to `dst`, a rank of the group, which calls `recv`. In the order of the stream: for messages in both directions use `batch`.
     #[pyo3(signature = (tensor, dst, *, stream = None))]
     fn send(
         &self,
@@ -329,7 +345,7 @@ impl Communicator {
         })
     }
 
-    /// Receives into a tensor from rank `src`: as many bytes as it sends.
+    /// Receives into a tensor from `src`, a rank of the group: as many bytes as it sends.
     #[pyo3(signature = (tensor, src, *, stream = None))]
     fn recv(
         &self,
@@ -339,13 +355,13 @@ impl Communicator {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Work> {
         let from = self.member(src, "src")?;
-        self.launch(py, stream, vec![self.array("tensor", tensor)?], move |arrays, run| {
+        self.launch(py, stream, vec![self.array("tensor", tensor)?.written()?], move |arrays, run| {
             // SAFETY: `launch` keeps the tensor until the work is over.
             run(&Call::Receive { tensor: unsafe { arrays[0].tensor()? }, from: Some(from) })
         })
     }
 
-    /// Sends and receives at once: `("send" | "recv", tensor, peer)` each. Several messages of one pair go in order.
+    /// Sends and receives at once: `("send" | "recv", tensor, peer)` each, with ranks of the group. Several messages of one pair go in order.
     #[pyo3(signature = (messages, *, stream = None))]
     fn batch(
         &self,
@@ -362,10 +378,11 @@ impl Communicator {
                 other => return Err(usage(format!("a message is \"send\" or \"recv\", not {other:?}"))),
             };
             peers.push((is_send, self.member(peer, "a message's peer")?));
-            arrays.push(self.array("a message's tensor", &tensor)?);
+            let tensor = self.array("a message's tensor", &tensor)?;
+            arrays.push(if is_send { tensor } else { tensor.written()? });
         }
         self.launch(py, stream, arrays, move |arrays, run| {
-            let messages = arrays.iter().zip(&peers).map(message).collect::<PyResult<Vec<_>>>()?;
+            let messages = arrays.iter().zip(&peers).map(message).collect::<Result<Vec<_>, _>>()?;
             run(&Call::Batch(&messages))
         })
     }
@@ -398,7 +415,7 @@ impl Work {
         let result =
             wait_in_slices(py, timeout, |slice| self.work.join(slice).map_err(anabranch::Error::from));
         self.state.release();
-        logs::flush(py)?;
+        logs::flush(py);
         result
     }
 

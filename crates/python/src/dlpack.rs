@@ -10,6 +10,7 @@ use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 
+use crate::errors::usage;
 use crate::memory::Owner;
 use crate::unlocked::Unlocked;
 
@@ -89,7 +90,7 @@ struct DlExchange {
 }
 
 /// What a tensor of another library is.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Described {
     pub(crate) address: u64,
     pub(crate) shape: Vec<i64>,
@@ -97,7 +98,14 @@ pub(crate) struct Described {
     pub(crate) strides: Option<Vec<i64>>,
     pub(crate) data_type: DataType,
     pub(crate) device: DlDevice,
+    pub(crate) is_read_only: bool,
+    /// What owns the memory besides the object itself.
+    pub(crate) owner: Option<Py<PyAny>>,
 }
+
+/// Flags of a versioned tensor.
+const READ_ONLY: u64 = 1;
+const IS_COPIED: u64 = 2;
 
 /// Codes of `DLDataTypeCode`.
 const TYPES: [(DataType, u8, u8); 18] = [
@@ -124,11 +132,11 @@ const TYPES: [(DataType, u8, u8); 18] = [
 fn type_of(given: DlDataType) -> PyResult<DataType> {
     let found =
         TYPES.iter().find(|(_, code, bits)| (*code, *bits) == (given.code, given.bits) && given.lanes == 1);
-    // torch's `float4_e2m1fn_x2` is one element of two lanes.
+    // torch's `float4_e2m1fn_x2` is one element of two lanes: a byte.
     let packed = (given.code, given.bits, given.lanes) == (17, 4, 2);
-    found.map(|(of, ..)| *of).or(packed.then_some(DataType::F4E2m1)).ok_or_else(|| {
+    found.map(|(of, ..)| *of).or(packed.then_some(DataType::U8)).ok_or_else(|| {
         let DlDataType { code, bits, lanes } = given;
-        PyTypeError::new_err(format!(
+        usage(format!(
             "no element type of anabranch has DLPack's code {code} with {bits} bits and {lanes} lanes"
         ))
     })
@@ -151,11 +159,13 @@ unsafe fn describe(tensor: &DlTensor) -> PyResult<Described> {
         unsafe { std::slice::from_raw_parts(values, dimensions) }.to_vec()
     };
     Ok(Described {
-        address: tensor.data as u64 + tensor.byte_offset,
+        address: (tensor.data as u64).wrapping_add(tensor.byte_offset),
         shape: list(tensor.shape),
         strides: (!tensor.strides.is_null()).then(|| list(tensor.strides)),
         data_type: type_of(tensor.data_type)?,
         device: tensor.device,
+        is_read_only: false,
+        owner: None,
     })
 }
 
@@ -221,16 +231,23 @@ pub(crate) fn by_capsule(object: &Bound<'_, PyAny>) -> PyResult<Described> {
         capsule => capsule?,
     };
     let capsule = capsule.cast_into::<PyCapsule>()?;
-    // The capsule is not consumed: its destructor frees the description, and the caller keeps the object and so the memory.
-    if let Ok(managed) = capsule.pointer_checked(Some(NAME_VERSIONED)) {
+    // The capsule is not consumed: it is kept with the object, since it may own memory that the object does not.
+    let mut described = if let Ok(managed) = capsule.pointer_checked(Some(NAME_VERSIONED)) {
         // SAFETY: the name says what the capsule points to, and it lives as long as the capsule.
         let managed = unsafe { managed.cast::<DlManagedVersioned>().as_ref() };
+        if managed.flags & IS_COPIED != 0 {
+            return Err(usage("the tensor can be shared only as a copy, which nobody would read"));
+        }
         // SAFETY: as above.
-        return unsafe { describe(&managed.tensor) };
-    }
-    let managed = capsule.pointer_checked(Some(NAME))?;
-    // SAFETY: as above.
-    unsafe { describe(&managed.cast::<DlManaged>().as_ref().tensor) }
+        let described = unsafe { describe(&managed.tensor) }?;
+        Described { is_read_only: managed.flags & READ_ONLY != 0, ..described }
+    } else {
+        let managed = capsule.pointer_checked(Some(NAME))?;
+        // SAFETY: as above.
+        unsafe { describe(&managed.cast::<DlManaged>().as_ref().tensor) }?
+    };
+    described.owner = Some(capsule.into_any().unbind());
+    Ok(described)
 }
 
 /// What a capsule of ours keeps: the owner of the memory, and the arrays that its tensor points to.
@@ -282,9 +299,9 @@ pub(crate) fn export<'py>(
 
 /// Strides, in elements, of a row-major tensor.
 pub(crate) fn contiguous(shape: &[i64]) -> Vec<i64> {
-    let mut strides = vec![1; shape.len()];
+    let mut strides = vec![1i64; shape.len()];
     for dimension in (1..shape.len()).rev() {
-        strides[dimension - 1] = strides[dimension] * shape[dimension].max(1);
+        strides[dimension - 1] = strides[dimension].saturating_mul(shape[dimension].max(1));
     }
     strides
 }

@@ -16,7 +16,7 @@ fn word(kind: ErrorKind) -> &'static str {
         ErrorKind::Peer => "peer",
         ErrorKind::Device => "device",
         ErrorKind::Usage => "usage",
-        // A kind without a class fails in `_make`, by its name.
+        // A kind that this version of the module does not know: `_make` takes the base class.
         _ => "unknown",
     }
 }
@@ -47,4 +47,12 @@ pub(crate) fn usage(message: impl AsRef<str>) -> PyErr {
 /// A wrong setting: `ConfigError`.
 pub(crate) fn config(message: impl AsRef<str>) -> PyErr {
     exception(ErrorKind::Config, message.as_ref(), &[], false)
+}
+
+/// The end of a wait's own timeout: `WaitTimeout`. The work goes on.
+pub(crate) fn expired(message: &str) -> PyErr {
+    Python::attach(|py| {
+        let class = py.import("anabranch._errors").and_then(|module| module.getattr("WaitTimeout"));
+        class.and_then(|class| class.call1((message,))).map_or_else(|error| error, PyErr::from_value)
+    })
 }

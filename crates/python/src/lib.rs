@@ -14,6 +14,8 @@ mod state;
 mod unlocked;
 mod world;
 
+use std::ffi::OsString;
+
 use pyo3::prelude::*;
 
 /// The module. `python/anabranch/__init__.py` names what users see of it.
@@ -43,15 +45,14 @@ mod _native {
     }
 }
 
-/// Hands the library's waiting log records to `logging`. Every call of the module does; a program that only waits may do it itself.
+/// Hands the library's waiting log records to `logging`. Calls that launch or wait do; a program that makes none may do it itself.
 #[pyfunction]
-fn flush_logs(py: Python<'_>) -> PyResult<()> {
-    logs::flush(py)
+fn flush_logs(py: Python<'_>) {
+    logs::flush(py);
 }
 
 /// Runs the `anabranch` command and returns its exit code. `program` starts it again, for ranks.
 #[pyfunction]
-fn run_command(py: Python<'_>, program: Vec<String>, arguments: Vec<String>) -> u8 {
-    let words = |texts: Vec<String>| texts.into_iter().map(Into::into).collect();
-    py.detach(|| anabranch_cli::run(words(program), words(arguments)))
+fn run_command(py: Python<'_>, program: Vec<OsString>, arguments: Vec<OsString>) -> u8 {
+    py.detach(|| anabranch_cli::run(program, arguments))
 }

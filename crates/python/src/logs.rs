@@ -81,11 +81,17 @@ pub(crate) fn start() {
     let _ = tracing::subscriber::set_global_default(Registry::default().with(ToRing.with_filter(filter)));
 }
 
-/// Hands waiting records to `logging`, under the name of the part of the library (`anabranch.shmem`).
-pub(crate) fn flush(py: Python<'_>) -> PyResult<()> {
-    if !IS_WAITING.swap(false, Ordering::AcqRel) {
-        return Ok(());
+/// Hands waiting records to `logging`, under the name of the part of the library (`anabranch.shmem`). An exception of a handler is printed
+/// and goes no further: the call at hand has a result of its own.
+pub(crate) fn flush(py: Python<'_>) {
+    if IS_WAITING.swap(false, Ordering::AcqRel)
+        && let Err(error) = hand_on(py)
+    {
+        error.write_unraisable(py, None);
     }
+}
+
+fn hand_on(py: Python<'_>) -> PyResult<()> {
     let ring = std::mem::take(&mut *RING.lock().unwrap_or_else(PoisonError::into_inner));
     let logging = py.import("logging")?;
     for Record { level, target, text } in ring.records {

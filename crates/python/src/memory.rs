@@ -102,6 +102,8 @@ impl Memory {
             strides: self.strides.as_ref().map(signed),
             data_type: self.data_type,
             device: self.home.dl_device(),
+            is_read_only: false,
+            owner: None,
         }
     }
 
@@ -121,7 +123,7 @@ impl Memory {
             DataType::U64 => "<u8",
             DataType::Bool => "|b1",
             other => {
-                let text = format!("the array interface has no type {other}; use DLPack");
+                let text = format!("the array interface has no name for {other}; use DLPack");
                 return Err(pyo3::exceptions::PyAttributeError::new_err(text));
             }
         };
@@ -177,8 +179,8 @@ impl Memory {
         matches!(*self.owner, Owner::Symmetric(_))
     }
 
-    /// A part of the first dimension, `start` to `stop`, of the same memory.
-    fn narrow(&self, start: u64, stop: u64) -> PyResult<Self> {
+    /// The entries `start` to `stop` of the first dimension, as the same memory.
+    fn part(&self, start: u64, stop: u64) -> PyResult<Self> {
         let Some((first, rest)) = self.shape.split_first() else {
             return Err(usage("memory without dimensions has no parts"));
         };

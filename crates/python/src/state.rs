@@ -1,19 +1,18 @@
 //! A joined world as the objects of the module share it.
 
-use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch::bootstrap::Deadline;
-use anabranch::ccl::Work;
 use anabranch::hip::{Event, Stream};
 use anabranch::{GlobalRank, Group, GroupRank, RuntimeKind, World};
 use pyo3::prelude::*;
 
-use crate::array::{Array, Home};
-use crate::errors::{raise, usage};
+use crate::array::{Array, Home, default_stream};
+use crate::errors::{expired, raise, usage};
 
 /// How long the host waits between looks at Python's signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
@@ -28,31 +27,15 @@ pub(crate) struct State {
     stream: Arc<Stream>,
     process: u32,
     left: AtomicBool,
-    in_flight: Mutex<InFlight>,
+    inflight: Mutex<Inflight>,
 }
 
 /// Python objects whose memory launches still use.
 #[derive(Debug, Default)]
-struct InFlight {
-    held: VecDeque<(Until, Vec<Py<PyAny>>)>,
+struct Inflight {
+    held: Vec<(Event, Vec<Py<PyAny>>)>,
     /// Events that are used again.
     events: Vec<Event>,
-}
-
-/// What ends a use of memory.
-#[derive(Debug)]
-pub(crate) enum Until {
-    Work(Arc<Work>),
-    Event(Event),
-}
-
-impl Until {
-    fn is_over(&self) -> bool {
-        match self {
-            Self::Work(work) => work.poll().unwrap_or(false),
-            Self::Event(event) => event.is_done().unwrap_or(false),
-        }
-    }
 }
 
 impl State {
@@ -67,7 +50,7 @@ impl State {
             stream,
             process: std::process::id(),
             left: AtomicBool::new(false),
-            in_flight: Mutex::default(),
+            inflight: Mutex::default(),
         }))
     }
 
@@ -103,7 +86,8 @@ impl State {
         }
     }
 
-    /// The stream of a call: the one that was given, else the one on which the first tensor's library works now.
+    /// The stream of a call: the one that was given, else the one on which the first tensor's library works now. A call without tensors
+    /// takes that of torch or cupy, where the program has imported one of them.
     ///
     /// # Errors
     /// `UsageError` where neither is known.
@@ -122,52 +106,58 @@ impl State {
         }
         let address = match given {
             Some(given) => Some(stream_address(given)?),
-            None => array.map(|array| array.current_stream(py, self.home)).transpose()?.flatten(),
+            None => match array {
+                Some(array) => array.current_stream(py, self.home)?,
+                None => default_stream(py, self.home)?,
+            },
         };
         let address = address.ok_or_else(|| {
             usage("no stream: give `stream` (a number, or an object with cuda_stream or __cuda_stream__)")
         })?;
-        // SAFETY: the caller, or the tensor's library, says that it is a stream of this device; it is used in this call alone.
+        // SAFETY: the caller, or the tensor's library, says that it is a stream of this device. It is used in this call, and by handles that
+        // the call returns, which keep the caller's object.
         Ok(Arc::new(unsafe { self.world.device().borrow_stream(address as *mut _) }))
     }
 
-    /// Keeps Python objects until a launch on the stream is over. Under capture the graph's owner keeps them.
-    pub(crate) fn hold(&self, until: Until, objects: Vec<Py<PyAny>>) {
-        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        in_flight.held.push_back((until, objects));
+    /// An event to record after a launch, for [`Self::hold`]; `None` under capture, where the graph's owner keeps the memory.
+    pub(crate) fn event(&self, stream: &Stream) -> Result<Option<Event>, anabranch::hip::Error> {
+        if stream.is_capturing()? {
+            return Ok(None);
+        }
+        let free = self.inflight.lock().unwrap_or_else(PoisonError::into_inner).events.pop();
+        free.map_or_else(|| self.world.device().create_event(), Ok).map(Some)
     }
 
-    /// [`Self::hold`] until what is on the stream now is over.
-    pub(crate) fn hold_on(&self, stream: &Stream, objects: Vec<Py<PyAny>>) -> Result<(), anabranch::Error> {
-        if stream.is_capturing()? {
-            return Ok(());
+    /// Keeps Python objects until what is on the stream now is over. Where that cannot be known, for good.
+    pub(crate) fn hold(&self, stream: &Stream, event: Option<Event>, objects: Vec<Py<PyAny>>) {
+        let Some(event) = event else { return };
+        if let Err(error) = stream.record(&event) {
+            tracing::warn!(%error, "tensors of a call are kept for good: the end of its work cannot be known");
+            let _kept = ManuallyDrop::new(objects);
+            return;
         }
-        let free = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).events.pop();
-        let event = free.map_or_else(|| self.world.device().create_event(), Ok)?;
-        stream.record(&event)?;
-        self.hold(Until::Event(event), objects);
-        Ok(())
+        self.inflight.lock().unwrap_or_else(PoisonError::into_inner).held.push((event, objects));
     }
 
     /// Lets go of what no launch uses any more. Called while the interpreter's lock is held.
     pub(crate) fn release(&self) {
-        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut over = Vec::new();
-        while in_flight.held.front().is_some_and(|(until, _)| until.is_over()) {
-            let Some((until, objects)) = in_flight.held.pop_front() else { break };
-            over.push(objects);
-            if let Until::Event(event) = until {
-                in_flight.events.push(event);
-            }
+        let over: Vec<_> = {
+            let mut inflight = self.inflight.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_over = |(event, _): &mut (Event, _)| event.is_done().unwrap_or(false);
+            inflight.held.extract_if(.., is_over).collect()
+        };
+        let mut events = Vec::new();
+        for (event, objects) in over {
+            events.push(event);
+            // Dropping an object may run Python code that calls back.
+            drop(objects);
         }
-        // Dropping an object may run Python code that calls back.
-        drop(in_flight);
-        drop(over);
+        self.inflight.lock().unwrap_or_else(PoisonError::into_inner).events.extend(events);
     }
 
-    /// Leaves the world and the rendezvous. Doing it again does nothing.
+    /// Leaves the world and the rendezvous. Doing it again does nothing, and neither does a forked process.
     pub(crate) fn leave(&self) -> Result<(), anabranch::Error> {
-        if self.left.swap(true, Ordering::AcqRel) {
+        if std::process::id() != self.process || self.left.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         let left = self.world.leave();
@@ -176,27 +166,34 @@ impl State {
         Ok(goodbye?)
     }
 
-    /// Gives the world up after an exception: the other ranks notice at once, and not by a deadline.
+    /// Marks the world as failed after an exception: the other ranks notice at once, and not by a deadline. Does not wait.
     pub(crate) fn abandon(&self, reason: &str) {
+        if std::process::id() != self.process || self.left.swap(true, Ordering::AcqRel) {
+            return;
+        }
         self.world.poison(reason);
-        self.left.store(true, Ordering::Release);
         // They may be gone already; the exception is the error to report.
         if let Err(error) = self.world.rendezvous().leave() {
             tracing::debug!(%error, "leaving the rendezvous after an exception");
         }
-        if let Err(error) = self.world.leave() {
-            tracing::debug!(%error, "leaving the world after an exception");
-        }
+        let world = self.world.clone();
+        let leave = move || {
+            if let Err(error) = world.leave() {
+                tracing::debug!(%error, "leaving the world after an exception");
+            }
+        };
+        // Where no thread can be started, the world is left when its last object is dropped.
+        let _ = std::thread::Builder::new().name("anabranch leave".to_owned()).spawn(leave);
     }
 }
 
 impl Drop for State {
     fn drop(&mut self) {
-        let in_flight = self.in_flight.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for (until, objects) in in_flight.held.drain(..) {
+        let inflight = self.inflight.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (event, objects) in inflight.held.drain(..) {
             // A kernel that may still run must not find its memory gone.
-            if !until.is_over() {
-                let _kept = std::mem::ManuallyDrop::new(objects);
+            if !event.is_done().unwrap_or(false) {
+                let _kept = ManuallyDrop::new(objects);
             }
         }
     }
@@ -247,7 +244,7 @@ pub(crate) fn is_busy(error: &anabranch::Error) -> bool {
 /// the wait.
 ///
 /// # Errors
-/// Those of `wait`, the signal's, and `TimeoutError` after `timeout`.
+/// Those of `wait`, the signal's, and `WaitTimeout` after `timeout`.
 pub(crate) fn wait_in_slices(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -265,16 +262,17 @@ pub(crate) fn wait_in_slices(
             && deadline.expired()
         {
             let text = format!("not done after {:?}; the work goes on", deadline.waited());
-            return Err(pyo3::exceptions::PyTimeoutError::new_err(text));
+            return Err(expired(&text));
         }
     }
 }
 
 /// Runs a call that may wait for other ranks on a thread of its own, so that Ctrl-C ends the wait. `interrupted` is called then: it makes
-/// the call end soon.
+/// the call end soon. With `joins`, the wait goes on until the call has ended, or until another signal.
 pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
-    interrupted: impl FnOnce(),
+    joins: bool,
+    interrupted: impl Fn(),
     call: impl FnOnce() -> Result<T, anabranch::Error> + Send + 'static,
 ) -> PyResult<T> {
     let (sender, receiver) = sync_channel(1);
@@ -285,18 +283,24 @@ pub(crate) fn interruptible<T: Send + 'static>(
     let spawned = std::thread::Builder::new().name("anabranch call".to_owned()).spawn(body);
     spawned.map_err(|source| raise(anabranch::Error::Thread { rank: 0, source }))?;
     let receiver = Mutex::new(receiver);
+    let mut signal: Option<PyErr> = None;
     loop {
         let received =
             py.detach(|| receiver.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(SLICE));
-        match received {
-            Ok(result) => return result.map_err(raise),
-            Err(RecvTimeoutError::Timeout) => {
-                if let Err(signal) = py.check_signals() {
+        match (received, signal.take()) {
+            (Ok(_), Some(signal)) => return Err(signal),
+            (Ok(result), None) => return result.map_err(raise),
+            (Err(RecvTimeoutError::Timeout), first) => match py.check_signals() {
+                Ok(()) => signal = first,
+                Err(error) => {
                     interrupted();
-                    return Err(signal);
+                    if !joins || first.is_some() {
+                        return Err(error);
+                    }
+                    signal = Some(error);
                 }
-            }
-            Err(RecvTimeoutError::Disconnected) => {
+            },
+            (Err(RecvTimeoutError::Disconnected), _) => {
                 return Err(pyo3::exceptions::PyRuntimeError::new_err(
                     "the library panicked; see standard error",
                 ));

@@ -9,7 +9,11 @@ use pyo3::prelude::*;
 /// A value whose drop may wait for other ranks, or for the device. Python drops its objects with the interpreter's lock held, and the other
 /// ranks of [`spawn_threads`](crate::world::spawn_threads) need that lock to come: it is let go for the time of the drop.
 #[derive(Debug)]
-pub(crate) struct Unlocked<T: Ends>(ManuallyDrop<T>);
+pub(crate) struct Unlocked<T: Ends> {
+    value: ManuallyDrop<T>,
+    /// The process that made it. In a process that was forked from it, the value's threads, connections and memory are not there.
+    process: u32,
+}
 
 /// What [`Unlocked`] holds.
 pub(crate) trait Ends: Send {
@@ -29,7 +33,7 @@ impl<T: Send> Ends for std::sync::Mutex<T> {}
 
 impl<T: Ends> Unlocked<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self(ManuallyDrop::new(value))
+        Self { value: ManuallyDrop::new(value), process: std::process::id() }
     }
 }
 
@@ -37,14 +41,17 @@ impl<T: Ends> Deref for Unlocked<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0
+        &self.value
     }
 }
 
 impl<T: Ends> Drop for Unlocked<T> {
     fn drop(&mut self) {
+        if std::process::id() != self.process {
+            return;
+        }
         // SAFETY: taken once, and not used after.
-        let value = unsafe { ManuallyDrop::take(&mut self.0) };
+        let value = unsafe { ManuallyDrop::take(&mut self.value) };
         if !value.may_wait() {
             return;
         }

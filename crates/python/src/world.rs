@@ -1,6 +1,8 @@
 //! Joining a world, and what a world has.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch::bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezvous, TcpRoot, UniqueId};
@@ -38,6 +40,9 @@ struct StoreRank {
     root: Option<TcpRoot>,
 }
 
+/// How often this process has joined by a store, by name.
+static JOINED: Mutex<BTreeMap<String, u32>> = Mutex::new(BTreeMap::new());
+
 /// Rank 0 listens and puts the address with a new secret into the store; the others get it.
 fn meet_in_store(
     config: &anabranch::Config,
@@ -46,7 +51,14 @@ fn meet_in_store(
     (rank, size): (u32, u32),
     local: Option<(u32, u32)>,
 ) -> PyResult<StoreRank> {
-    let key = format!("anabranch/{name}");
+    // A world that is joined again meets at another key. All ranks join as often.
+    let joined = {
+        let mut joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = joined.entry(name.to_owned()).or_insert(0);
+        *count += 1;
+        *count
+    };
+    let key = format!("anabranch/{name}/{joined}");
     if rank == 0 {
         let root = match &config.bootstrap.interface {
             Some(interface) => TcpRoot::bind_interface(interface),
@@ -159,6 +171,7 @@ pub(crate) fn init(
     };
     let state = interruptible(
         py,
+        false,
         || (),
         move || {
             let joined = match meeting {
@@ -169,7 +182,7 @@ pub(crate) fn init(
             State::new(world, joined.local_rank)
         },
     );
-    logs::flush(py)?;
+    logs::flush(py);
     Ok(World { state: Unlocked::new(state?) })
 }
 
@@ -190,56 +203,82 @@ pub(crate) fn spawn_threads<'py>(
         return Err(usage("ranks is 0; a world has at least one"));
     }
     let work = work.clone().unbind();
-    let results = py.detach(|| {
+    let (worlds, order) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
+    let to_poison = Arc::clone(&worlds);
+    let interrupted = move || {
+        for world in to_poison.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            interrupted(world);
+        }
+    };
+    let results = interruptible(py, true, interrupted, move || {
         let platform = anabranch::Platform::open(&config, ProcessLayout::Threads { ranks })?;
         platform.spawn_threads(|world| {
-            let run = || {
-                let state = State::new(world.clone(), world.rank().get()).map_err(raise)?;
-                Python::attach(|py| {
-                    let world = Py::new(py, World { state: Unlocked::new(Arc::clone(&state)) })?;
-                    let result = work.call1(py, (world,));
-                    if let Err(error) = &result {
-                        let reason = format!("an exception in Python: {error}");
-                        py.detach(|| state.abandon(&reason));
-                    }
-                    state.release();
-                    result
-                })
-            };
-            run()
+            worlds.lock().unwrap_or_else(PoisonError::into_inner).push(world.clone());
+            let result = run_rank(world, &work);
+            worlds
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .retain(|other| other.rank() != world.rank());
+            result.map_err(|error| (order.fetch_add(1, Ordering::Relaxed), error))
         })
     });
-    logs::flush(py)?;
-    let results = results.map_err(raise)?;
-    let mut values = Vec::new();
-    let mut failure = None;
-    for result in results {
+    logs::flush(py);
+    let (mut values, mut failures) = (Vec::new(), Vec::new());
+    for result in results? {
         match result {
             Ok(value) => values.push(value),
-            // The exception of a rank's own code is the cause; that other ranks missed it is not.
-            Err(anabranch::RankError::Work { error, .. }) => {
-                let is_own = !error.is_instance(py, &py.import("anabranch._errors")?.getattr("PeerError")?);
-                if is_own || failure.is_none() {
-                    failure = Some(error);
-                }
-                if is_own {
-                    break;
-                }
+            Err(anabranch::RankError::Work { rank, error: (order, error) }) => {
+                // A rank that only missed another one is not the cause.
+                failures.push((is_of_peer(py, &error)?, order, rank.get(), error));
             }
-            Err(error) => failure = failure.or_else(|| Some(rank_failed(&error))),
+            Err(anabranch::RankError::World { rank, error }) => {
+                let error = raise(error);
+                failures.push((is_of_peer(py, &error)?, usize::MAX, rank.get(), error));
+            }
+            Err(other) => return Err(pyo3::exceptions::PyRuntimeError::new_err(format!("{other:?}"))),
         }
     }
-    match failure {
-        Some(failure) => Err(failure),
+    failures.sort_by_key(|(of_peer, order, ..)| (*of_peer, *order));
+    match failures.into_iter().next() {
         None => PyTuple::new(py, values),
+        Some((_, _, rank, error)) => {
+            // Exceptions have notes from Python 3.11 on.
+            if error.value(py).hasattr("add_note")? {
+                error.value(py).call_method1("add_note", (format!("raised on rank {rank} of {ranks}"),))?;
+            }
+            Err(error)
+        }
     }
 }
 
-fn rank_failed(error: &anabranch::RankError<PyErr>) -> PyErr {
-    match error {
-        anabranch::RankError::World { error, .. } => usage(anabranch::hip::with_causes(error)),
-        other => pyo3::exceptions::PyRuntimeError::new_err(other.to_string()),
+/// The work of one rank of [`spawn_threads`].
+fn run_rank(world: &anabranch::World, work: &Py<PyAny>) -> PyResult<Py<PyAny>> {
+    let state = State::new(world.clone(), world.rank().get()).map_err(raise)?;
+    let result = Python::attach(|py| {
+        let world = Py::new(py, World { state: Unlocked::new(Arc::clone(&state)) })?;
+        work.call1(py, (world,))
+    });
+    match &result {
+        // Here and not by the drop of the world, so that the tensors of the last calls are let go of.
+        Ok(_) => state.leave().map_err(raise)?,
+        Err(error) => state.abandon(&format!("an exception in Python: {error}")),
     }
+    Python::attach(|_| state.release());
+    result
+}
+
+/// Whether an exception, or one that it was raised from, is about another rank.
+fn is_of_peer(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
+    let class = py.import("anabranch._errors")?.getattr("PeerError")?;
+    let mut next = Some(error.value(py).clone().into_any());
+    while let Some(error) = next {
+        if error.is_instance(&class)? {
+            return Ok(true);
+        }
+        let causes = [error.getattr("__cause__")?, error.getattr("__context__")?];
+        next = causes.into_iter().find(|cause| !cause.is_none());
+    }
+    Ok(false)
 }
 
 #[pymethods]
@@ -280,12 +319,6 @@ impl World {
         self.state.world.device().name()
     }
 
-    /// The configuration that the world was joined with.
-    #[getter]
-    fn config(&self) -> Vec<(String, String)> {
-        self.state.world.settings().fields()
-    }
-
     /// Memory of the symmetric heap, at the same offset on all ranks of the group (`ranks`; `None` is all), which all call this in the same
     /// order with the same shape and dtype. Its content is undefined.
     #[pyo3(signature = (shape, dtype, *, ranks = None, tag = "memory"))]
@@ -305,6 +338,9 @@ impl World {
         let data_type: DataType = array::data_type(dtype)?;
         let elements = shape.iter().try_fold(1u64, |all, extent| all.checked_mul(*extent));
         let bytes = elements.and_then(|elements| elements.checked_mul(u64::from(data_type.bits())));
+        if data_type.bits() < 8 {
+            return Err(usage(format!("elements of {data_type} share bytes; allocate uint8")));
+        }
         let Some(bytes) = bytes.map(|bits| bits.div_ceil(8)) else {
             return Err(usage(format!("shape {shape:?} has more elements than memory can hold")));
         };
@@ -315,10 +351,11 @@ impl World {
         let (tag, poisoned) = (tag.to_owned(), world.clone());
         let memory = interruptible(
             py,
+            false,
             move || interrupted(&poisoned),
             move || Ok(world.allocate(&group, bytes, anabranch::shmem::DEFAULT_ALIGNMENT, &tag)?),
         );
-        logs::flush(py)?;
+        logs::flush(py);
         let memory = Arc::new(memory?);
         let address = memory.address().0;
         Ok(Memory::new(address, shape, None, data_type, self.state.home, Owner::Symmetric(memory)))
@@ -330,8 +367,9 @@ impl World {
         let world = self.state.live()?.clone();
         let group = self.state.group(ranks)?;
         let (members, poisoned) = (group.clone(), world.clone());
-        let made = interruptible(py, move || interrupted(&poisoned), move || world.communicator(&members));
-        logs::flush(py)?;
+        let made =
+            interruptible(py, false, move || interrupted(&poisoned), move || world.communicator(&members));
+        logs::flush(py);
         Ok(Communicator::new(Arc::clone(&self.state), group, made?))
     }
 
@@ -346,9 +384,13 @@ impl World {
         let world = self.state.live()?.clone();
         let group = self.state.group(ranks)?;
         let (plan, poisoned) = (config.plan.clone(), world.clone());
-        let made =
-            interruptible(py, move || interrupted(&poisoned), move || world.expert_parallel(&group, plan));
-        logs::flush(py)?;
+        let made = interruptible(
+            py,
+            false,
+            move || interrupted(&poisoned),
+            move || world.expert_parallel(&group, plan),
+        );
+        logs::flush(py);
         Ok(ExpertParallel::new(Arc::clone(&self.state), made?))
     }
 
@@ -366,10 +408,11 @@ impl World {
         let (tag, poisoned) = (tag.to_owned(), world.clone());
         let all = interruptible(
             py,
+            false,
             move || interrupted(&poisoned),
             move || Ok(world.exchange(&group, &tag, &data)?),
         );
-        logs::flush(py)?;
+        logs::flush(py);
         Ok(all?.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
     }
 
@@ -379,8 +422,13 @@ impl World {
         let world = self.state.live()?.clone();
         let group = self.state.group(ranks)?;
         let (tag, poisoned) = (tag.to_owned(), world.clone());
-        let met = interruptible(py, move || interrupted(&poisoned), move || Ok(world.barrier(&group, &tag)?));
-        logs::flush(py)?;
+        let met = interruptible(
+            py,
+            false,
+            move || interrupted(&poisoned),
+            move || Ok(world.barrier(&group, &tag)?),
+        );
+        logs::flush(py);
         met
     }
 
@@ -397,7 +445,7 @@ impl World {
         let stream = self.state.stream(py, stream, None)?;
         let result = wait_in_slices(py, timeout, |slice| Ok(world.synchronize_within(&stream, slice)?));
         self.state.release();
-        logs::flush(py)?;
+        logs::flush(py);
         result
     }
 
@@ -406,7 +454,7 @@ impl World {
         self.state.live()?.check().map_err(raise)
     }
 
-    /// Gives the world up: every later call raises, here with this reason, and on the other ranks when they notice.
+    /// Makes the world fail: every later call raises, here with this reason, and on the other ranks when they notice.
     fn poison(&self, reason: &str) -> PyResult<()> {
         self.state.live()?.poison(reason);
         Ok(())
@@ -416,9 +464,9 @@ impl World {
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         let state = Arc::clone(&self.state);
         let poisoned = self.state.world.clone();
-        let left = interruptible(py, move || interrupted(&poisoned), move || state.leave());
+        let left = interruptible(py, false, move || interrupted(&poisoned), move || state.leave());
         self.state.release();
-        logs::flush(py)?;
+        logs::flush(py);
         left
     }
 
@@ -440,7 +488,7 @@ impl World {
             return Ok(false);
         }
         // The other ranks learn the cause now and not by a deadline; the exception of the block is the one to raise.
-        let reason = format!("an exception in Python: {error}");
+        let reason = format!("an exception in Python: {}", PyErr::from_value(error.clone()));
         py.detach(|| self.state.abandon(&reason));
         Ok(false)
     }

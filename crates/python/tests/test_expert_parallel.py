@@ -201,3 +201,43 @@ def test_wrong_plans_are_refused(settings):
             world.expert_parallel(anabranch.EpConfig(hidden=64, experts=8, top_k=99, max_tokens=16))
 
     anabranch.spawn_threads(work, 1, settings)
+
+
+def test_a_refused_combine_keeps_the_dispatch(settings):
+    def work(world):
+        ep = world.expert_parallel(plan(combine_source="buffer"))
+        x, ids, weights = batch(0)
+        for _ in range(2):
+            dispatched = ep.dispatch(x, ids, weights)
+            out = numpy.zeros_like(x)
+            with pytest.raises(anabranch.UsageError, match="combine_source"):
+                ep.combine(dispatched, out=out)
+            y = numpy.zeros((ep.rows_capacity, HIDDEN), numpy.float32)
+            with pytest.raises(anabranch.UsageError, match="dispatched 5 tokens"):
+                ep.combine(dispatched, y, out=out[:2].copy())
+            world.synchronize()
+            run_experts(ep, dispatched, y)
+            sent = ep.combine_send(dispatched, y)
+            with pytest.raises(anabranch.UsageError, match="combine output"):
+                ep.combine_recv(sent, out=out[:2].copy())
+            ep.combine_recv(sent, out=out)
+            world.synchronize()
+            assert (out == reference(x, ids, weights)).all()
+
+    anabranch.spawn_threads(work, 2, settings)
+
+
+def test_rows_of_another_type_are_refused(settings):
+    def work(world):
+        config = anabranch.EpConfig(hidden=64, experts=8, top_k=2, max_tokens=16, dispatch_dtype="fp4")
+        ep = world.expert_parallel(config)
+        ids = numpy.zeros((8, 2), numpy.int32)
+        with pytest.raises(anabranch.UsageError, match="x has elements of f32; u8 is needed"):
+            ep.dispatch(numpy.zeros((8, 32), numpy.float32), ids)
+        with ep.dispatch(numpy.zeros((8, 32), numpy.uint8), ids) as dispatched:
+            world.synchronize()
+            assert dispatched.rows.shape[1] == 32 and dispatched.rows.dtype == "u8"
+        with pytest.raises(anabranch.UsageError, match="allocate uint8"):
+            world.empty(8, "fp4")
+
+    anabranch.spawn_threads(work, 1, settings)

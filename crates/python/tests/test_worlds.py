@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import anabranch
 import numpy
@@ -79,6 +80,9 @@ assert x[0] == 1
 assert world.exchange(bytes([rank])) == [bytes([0]), bytes([1])]
 world.barrier()
 world.leave()
+again = anabranch.init(settings, store=FileStore(sys.argv[1]), rank=rank, world_size=size)
+again.barrier()
+again.leave()
 """
     for output, status in run_with_store(tmp_path, program, 2):
         assert status == 0, output
@@ -116,6 +120,71 @@ def test_an_exception_ends_the_other_ranks(settings):
     with pytest.raises(KeyError, match="a rank's own mistake"):
         anabranch.spawn_threads(work, 3, settings)
     assert time.monotonic() - start < 20
+
+
+def test_the_first_cause_is_raised_with_its_rank(settings):
+    def work(world):
+        comm = world.communicator()
+        x = numpy.ones(4, numpy.float32)
+        if world.rank == 2:
+            raise LookupError("the cause")
+        try:
+            comm.all_reduce(x).join()
+        except anabranch.PeerError as error:
+            raise RuntimeError("wrapped") from error
+
+    with pytest.raises(LookupError, match="the cause") as failure:
+        anabranch.spawn_threads(work, 3, settings)
+    assert sys.version_info < (3, 11) or failure.value.__notes__ == ["raised on rank 2 of 3"]
+
+
+def test_tensors_are_let_go_of(settings):
+    """Also those of calls that nobody joined, and those of a world that failed."""
+    kept = []
+
+    def work(world, fails):
+        x = numpy.ones(1000, numpy.float32)
+        kept.append(weakref.ref(x))
+        world.communicator().all_reduce(x)
+        if fails:
+            raise LookupError("a failure")
+
+    anabranch.spawn_threads(lambda world: work(world, False), 2, settings)
+    with pytest.raises(LookupError):
+        anabranch.spawn_threads(lambda world: work(world, True), 2, settings)
+    gc.collect()
+    assert [reference() is None for reference in kept] == [True] * 4
+
+
+def test_a_handler_of_the_log_that_raises_hides_nothing(settings, monkeypatch):
+    import logging
+
+    def refuse(record):
+        raise ValueError("a handler's own mistake")
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+    logger = logging.getLogger("anabranch.shmem")
+    logger.addFilter(refuse)
+    try:
+        with pytest.raises(LookupError):
+            anabranch.spawn_threads(lambda world: {}[world.rank], 2, settings)
+    finally:
+        logger.removeFilter(refuse)
+
+
+def test_a_wait_with_a_timeout_says_that_the_work_goes_on(settings):
+    def work(world):
+        comm = world.communicator()
+        if world.rank == 0:
+            waiting = comm.barrier()
+            with pytest.raises(anabranch.WaitTimeout):
+                waiting.join(timeout=0.2)
+            waiting.join()
+        else:
+            time.sleep(1)
+            comm.barrier().join()
+
+    anabranch.spawn_threads(work, 2, settings)
 
 
 def test_a_rank_that_does_not_come_is_named(settings):
@@ -163,13 +232,8 @@ def test_other_threads_run_while_a_rank_waits(settings):
     assert counted > 10_000
 
 
-INTERRUPTED = """
-import signal, threading, time, os, numpy, anabranch
-
-def work(world):
-    comm = world.communicator()
-    comm.barrier().join()
-    return None
+JOINING = """
+import anabranch
 
 class OneRank:
     def set(self, key, value): pass
@@ -178,9 +242,28 @@ world = anabranch.init({"device.runtime": "host", "heap.bytes": "64 MiB", "deadl
 """
 
 
-def test_ctrl_c_ends_a_wait():
-    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stderr=subprocess.PIPE, text=True)
-    time.sleep(3)
+THREADS = """
+import time, anabranch
+
+def work(world):
+    comm = world.communicator()
+    comm.barrier().join()
+    if world.rank == 0:
+        while True:
+            comm.barrier().join()
+    while True:
+        world.check()
+        time.sleep(0.1)
+
+anabranch.spawn_threads(work, 2, {"device.runtime": "host", "heap.bytes": "64 MiB", "deadline.operation": "60 s"})
+"""
+
+
+@pytest.mark.parametrize("program", [JOINING, THREADS], ids=["joining", "threads"])
+def test_ctrl_c_ends_a_wait(program):
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+    time.sleep(4)
+    assert process.poll() is None
     start = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=20)
@@ -188,7 +271,7 @@ def test_ctrl_c_ends_a_wait():
     assert "KeyboardInterrupt" in errors and process.returncode != 0
 
 
-def test_a_forked_process_is_told(settings):
+def test_a_forked_process_is_refused_and_ends(settings):
     def work(world):
         comm = world.communicator()
         x = numpy.ones(4, numpy.float32)
@@ -201,14 +284,19 @@ def test_a_forked_process_is_told(settings):
             except anabranch.UsageError as error:
                 os.write(writer, str(error).encode())
             finally:
+                world.leave()
+                del comm, world
+                gc.collect()
+                os.write(writer, b"; left")
                 os._exit(0)
         os.waitpid(child, 0)
+        world.check()
         text = os.read(reader, 1000).decode()
         comm.all_reduce(x).join()
         return text
 
     (text,) = anabranch.spawn_threads(work, 1, settings)
-    assert "forked" in text and str(os.getpid()) in text
+    assert "forked" in text and str(os.getpid()) in text and text.endswith("; left")
 
 
 def test_after_leaving_calls_are_refused(settings):
@@ -287,10 +375,10 @@ def test_memory_is_shared_without_a_copy(settings):
         array[:] = numpy.arange(12).reshape(4, 3)
         assert array.ctypes.data == memory.data_ptr and memory.nbytes == 48 and memory.is_symmetric
         assert (numpy.asarray(memory) == array).all(), "by the array interface"
-        part = memory.narrow(1, 3)
+        part = memory.part(1, 3)
         assert part.shape == (2, 3) and (numpy.from_dlpack(part) == array[1:3]).all()
         with pytest.raises(anabranch.UsageError, match="not within"):
-            memory.narrow(3, 9)
+            memory.part(3, 9)
         comm = world.communicator()
         comm.all_reduce(part).join()
         return array.copy(), memory

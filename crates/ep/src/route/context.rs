@@ -129,7 +129,7 @@ impl Context {
     }
 
     /// The checked address of the experts' rows; `None` for the combine window.
-    pub(super) fn expert_rows(&self, experts: ExpertOutput, slot: &Slot) -> Result<Option<DeviceAddress>> {
+    pub(crate) fn expert_rows(&self, experts: ExpertOutput, slot: &Slot) -> Result<Option<DeviceAddress>> {
         let config = self.plan.config();
         let wrong = |given| Err(Error::source(given, config.combine_source));
         let rows = match experts {

@@ -47,8 +47,27 @@ impl ExpertParallel {
         Ok(())
     }
 
-    /// The output's shape and alignment.
-    pub(super) fn check_output(&self, tokens: u32, output: &CombineOutput) -> Result<()> {
+    /// The checks of [`Self::combine`] on its arguments, or without an output those of [`Self::combine_send`], for callers that keep their
+    /// handle where they fail. Not collective.
+    ///
+    /// # Errors
+    /// As [`Self::combine`].
+    pub fn check_combine(
+        &self,
+        experts: ExpertOutput,
+        dispatched: &Dispatched,
+        output: Option<&CombineOutput>,
+    ) -> Result<()> {
+        self.context.check_slot(&dispatched.slot)?;
+        self.context.expert_rows(experts, dispatched.slot.get())?;
+        output.map_or(Ok(()), |output| self.check_output(dispatched.tokens, output))
+    }
+
+    /// The check of a combine's output for this many tokens: [`Self::combine_recv`]'s. Not collective.
+    ///
+    /// # Errors
+    /// As [`Self::combine`].
+    pub fn check_output(&self, tokens: u32, output: &CombineOutput) -> Result<()> {
         let config = self.context.plan.config();
         if output.weights.is_some() != config.combine_weights {
             let given = if output.weights.is_some() { "given" } else { "missing" };

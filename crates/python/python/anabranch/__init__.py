@@ -21,6 +21,7 @@ from ._errors import (
     PeerTimeout,
     SetupError,
     UsageError,
+    WaitTimeout,
 )
 from ._native import (
     CombineSent,
@@ -57,6 +58,7 @@ __all__ = [
     "Routing",
     "SetupError",
     "UsageError",
+    "WaitTimeout",
     "Work",
     "World",
     "flush_logs",

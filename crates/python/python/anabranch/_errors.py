@@ -1,4 +1,4 @@
-"""What goes wrong, as exceptions. Every one says which ranks it is about."""
+"""The exceptions of the library."""
 
 from __future__ import annotations
 
@@ -58,6 +58,10 @@ class DeviceError(Error):
 
 class UsageError(Error, ValueError):
     """A call with wrong arguments. Nothing has happened."""
+
+
+class WaitTimeout(Error, TimeoutError):
+    """The ``timeout`` of a wait ended. The work goes on, and the world is well."""
 
 
 _CLASSES = {each.kind: each for each in (ConfigError, SetupError, CompileError, PeerError, DeviceError, UsageError)}

@@ -17,7 +17,7 @@ use crate::unlocked::{Ends, Unlocked};
 #[derive(Debug)]
 pub(crate) struct Dispatched {
     pub(super) inner: Unlocked<Arc<Inner>>,
-    pub(super) stream: Unlocked<Arc<Stream>>,
+    pub(super) stream: HandleStream,
     pub(super) handle: Unlocked<Mutex<Option<ep::Dispatched>>>,
 }
 
@@ -31,15 +31,30 @@ pub(crate) struct Routing {
 
 impl Ends for ep::Routing {}
 
-/// The sending half of a dispatch.
+/// The stream of an operation that is under way, with the object by which the caller named it.
+#[derive(Debug)]
+pub(super) struct HandleStream {
+    pub(super) stream: Unlocked<Arc<Stream>>,
+    #[expect(dead_code, reason = "kept: the stream is the caller's")]
+    given: Option<Py<PyAny>>,
+}
+
+impl HandleStream {
+    pub(super) fn new(given: Option<&Bound<'_, PyAny>>, stream: Arc<Stream>) -> Self {
+        Self { stream: Unlocked::new(stream), given: given.map(|given| given.clone().unbind()) }
+    }
+}
+
+/// A dispatch that was sent and not received yet.
 #[pyclass(frozen, module = "anabranch", name = "DispatchSent")]
 #[derive(Debug)]
 pub(crate) struct DispatchSent {
     pub(super) inner: Unlocked<Arc<Inner>>,
+    pub(super) stream: HandleStream,
     pub(super) sent: Unlocked<Mutex<Option<ep::DispatchSent>>>,
 }
 
-/// The sending half of a combine.
+/// A combine that was sent and not received yet.
 #[pyclass(frozen, module = "anabranch", name = "CombineSent")]
 #[derive(Debug)]
 pub(crate) struct CombineSent {
@@ -173,11 +188,12 @@ impl Dispatched {
         self.meta(8 + 8 * top_k, bytes, DataType::U8)
     }
 
-    /// Gives the slot back without a combine. All ranks of the group do.
+    /// Gives the slot back without a combine. All ranks of the group do. On the stream of the dispatch unless another is given: it has to
+    /// come after the experts' work.
     #[pyo3(signature = (*, stream = None))]
     fn release(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let ep = ExpertParallel { inner: Unlocked::new(Arc::clone(&self.inner)) };
-        let stream = ep.stream_or(py, stream, self)?;
+        let stream = ep.stream_or(py, stream, &self.stream)?;
         let handle = taken(&self.handle, "dispatch")?;
         ep.launch(py, &stream, Vec::new(), |ep, stream| ep.release(stream, handle))
     }

@@ -3,15 +3,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anabranch::ep::{self, ReplayedTokens};
+use anabranch::ep::{self, CombineOutput, ExpertOutput, ReplayedTokens};
 use anabranch::hip::Stream;
 use pyo3::prelude::*;
 
-use super::dispatched::{CombineSent, DispatchSent, Dispatched, Routing};
+use super::dispatched::{CombineSent, DispatchSent, Dispatched, HandleStream, Routing};
 use super::tensors::{combine_output, expert_output, objects};
 use super::{Inner, taken};
 use crate::communicator::seconds;
-use crate::errors::usage;
+use crate::errors::{raise, usage};
 use crate::state::{interruptible, member};
 use crate::unlocked::Unlocked;
 
@@ -80,6 +80,7 @@ impl ExpertParallel {
         num_tokens: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Dispatched> {
+        let given = stream;
         let sent = self.sent(x, Some(topk_ids), topk_weights, scales, num_tokens)?;
         let stream = self.stream(py, stream, Some(&sent.rows))?;
         // SAFETY: `launch` keeps the tensors until the launch is over.
@@ -87,7 +88,7 @@ impl ExpertParallel {
             unsafe { sent.tokens(self.config().token_type()) }.ok_or_else(|| usage("topk_ids is None"))?;
         let handle =
             self.launch(py, &stream, sent.into_objects(), |ep, stream| ep.dispatch(stream, &tokens))?;
-        Ok(self.dispatched(stream, handle))
+        Ok(self.dispatched(HandleStream::new(given, stream), handle))
     }
 
     /// Sums what the experts made of each token's rows, in rank order, into `out`, `[tokens, hidden]` of the plan's combine type.
@@ -111,6 +112,7 @@ impl ExpertParallel {
         // SAFETY: `launch` keeps the tensors until the launch is over.
         let (experts, output) =
             unsafe { (expert_output(y.as_ref()), combine_output(&out, weights.as_ref())) };
+        self.check_combine(dispatched, experts, Some(&output))?;
         let handle = taken(&dispatched.handle, "dispatch")?;
         self.launch(py, &stream, objects([y, Some(out), weights]), |ep, stream| {
             ep.combine(stream, experts, handle, output)
@@ -129,6 +131,7 @@ impl ExpertParallel {
         num_tokens: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<DispatchSent> {
+        let given = stream;
         let sent = self.sent(x, Some(topk_ids), topk_weights, scales, num_tokens)?;
         let stream = self.stream(py, stream, Some(&sent.rows))?;
         // SAFETY: `launch` keeps the tensors until the launch is over.
@@ -136,7 +139,11 @@ impl ExpertParallel {
             unsafe { sent.tokens(self.config().token_type()) }.ok_or_else(|| usage("topk_ids is None"))?;
         let half =
             self.launch(py, &stream, sent.into_objects(), |ep, stream| ep.dispatch_send(stream, &tokens))?;
-        Ok(DispatchSent { inner: self.shared(), sent: Unlocked::new(Mutex::new(Some(half))) })
+        Ok(DispatchSent {
+            inner: self.shared(),
+            stream: HandleStream::new(given, stream),
+            sent: Unlocked::new(Mutex::new(Some(half))),
+        })
     }
 
     /// The second half of `dispatch`: waits for the other ranks' rows.
@@ -147,11 +154,12 @@ impl ExpertParallel {
         sent: &DispatchSent,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Dispatched> {
+        let given = stream;
         self.own(&sent.inner, "dispatch")?;
-        let stream = self.stream(py, stream, None)?;
+        let stream = self.stream_or(py, stream, &sent.stream)?;
         let half = taken(&sent.sent, "half of a dispatch")?;
         let handle = self.launch(py, &stream, Vec::new(), |ep, stream| ep.dispatch_recv(stream, half))?;
-        Ok(self.dispatched(stream, handle))
+        Ok(self.dispatched(HandleStream::new(given, stream), handle))
     }
 
     /// The first half of `combine`: sends, and waits for nobody.
@@ -165,9 +173,13 @@ impl ExpertParallel {
     ) -> PyResult<CombineSent> {
         self.own(&dispatched.inner, "dispatch")?;
         let (y, ..) = self.combined(y, None, None, None)?;
-        let stream = self.stream(py, stream, y.as_ref())?;
+        let stream = match (&y, stream) {
+            (None, stream) => self.stream_or(py, stream, &dispatched.stream)?,
+            (Some(y), stream) => self.stream(py, stream, Some(y))?,
+        };
         // SAFETY: `launch` keeps the tensor until the launch is over.
         let experts = unsafe { expert_output(y.as_ref()) };
+        self.check_combine(dispatched, experts, None)?;
         let handle = taken(&dispatched.handle, "dispatch")?;
         let half =
             self.launch(py, &stream, objects([y]), |ep, stream| ep.combine_send(stream, experts, handle))?;
@@ -190,6 +202,11 @@ impl ExpertParallel {
         let stream = self.stream(py, stream, Some(&out))?;
         // SAFETY: `launch` keeps the tensors until the launch is over.
         let output = unsafe { combine_output(&out, weights.as_ref()) };
+        let tokens = {
+            let half = sent.sent.lock().unwrap_or_else(PoisonError::into_inner);
+            half.as_ref().ok_or_else(|| usage("this half of a combine was used already"))?.tokens()
+        };
+        self.inner.ep.check_output(tokens, &output).map_err(raise)?;
         let half = taken(&sent.sent, "half of a combine")?;
         self.launch(py, &stream, objects([Some(out), weights]), |ep, stream| {
             ep.combine_recv(stream, half, output)
@@ -205,10 +222,12 @@ impl ExpertParallel {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Routing> {
         self.own(&dispatched.inner, "dispatch")?;
-        let stream = self.stream_or(py, stream, dispatched)?;
-        let mut handle = dispatched.handle.lock().unwrap_or_else(PoisonError::into_inner);
-        let handle = handle.as_mut().ok_or_else(|| usage("this dispatch was used already"))?;
-        let routing = self.launch(py, &stream, Vec::new(), |ep, stream| ep.routing(stream, handle))?;
+        let stream = self.stream_or(py, stream, &dispatched.stream)?;
+        // Not locked during the call: others may hold the interpreter's lock and wait for the handle.
+        let mut handle = taken(&dispatched.handle, "dispatch")?;
+        let routing = self.launch(py, &stream, Vec::new(), |ep, stream| Ok(ep.routing(stream, &mut handle)));
+        *dispatched.handle.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
+        let routing = routing?.map_err(raise)?;
         Ok(Routing { inner: self.shared(), routing: Unlocked::new(routing) })
     }
 
@@ -223,6 +242,7 @@ impl ExpertParallel {
         scales: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Dispatched> {
+        let given = stream;
         self.own(&routing.inner, "routing")?;
         let sent = self.sent(x, None, topk_weights, scales, None)?;
         let stream = self.stream(py, stream, Some(&sent.rows))?;
@@ -238,7 +258,7 @@ impl ExpertParallel {
         let kept: &ep::Routing = &routing.routing;
         let handle = self
             .launch(py, &stream, sent.into_objects(), |ep, stream| ep.dispatch_with(stream, kept, &tokens))?;
-        Ok(self.dispatched(stream, handle))
+        Ok(self.dispatched(HandleStream::new(given, stream), handle))
     }
 
     /// Ranks that are masked, each with the reason. Waits for the stream.
@@ -272,7 +292,7 @@ impl ExpertParallel {
         let inner = Arc::clone(&self.inner);
         let world = self.inner.state.world.clone();
         let interrupted = move || world.poison("interrupted from Python");
-        interruptible(py, interrupted, move || Ok(inner.ep.reset_mask(&stream, &together, limit)?))
+        interruptible(py, false, interrupted, move || Ok(inner.ep.reset_mask(&stream, &together, limit)?))
     }
 
     /// Raises when a dispatch before this got an expert id that does not exist, or more tokens than planned. Waits for the stream.
@@ -288,15 +308,31 @@ impl ExpertParallel {
 }
 
 impl ExpertParallel {
+    /// The stream of a call without tensors: the one that was given, else that of the handle.
     pub(super) fn stream_or(
         &self,
         py: Python<'_>,
         stream: Option<&Bound<'_, PyAny>>,
-        dispatched: &Dispatched,
+        handle: &HandleStream,
     ) -> PyResult<Arc<Stream>> {
         match stream {
             Some(given) if !given.is_none() => self.stream(py, stream, None),
-            _ => Ok(Arc::clone(&dispatched.stream)),
+            _ => {
+                self.inner.state.live()?;
+                Ok(Arc::clone(&handle.stream))
+            }
         }
+    }
+
+    /// The arguments of a combine, checked before the handle is consumed.
+    fn check_combine(
+        &self,
+        dispatched: &Dispatched,
+        experts: ExpertOutput,
+        output: Option<&CombineOutput>,
+    ) -> PyResult<()> {
+        let handle = dispatched.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        let handle = handle.as_ref().ok_or_else(|| usage("this dispatch was used already"))?;
+        self.inner.ep.check_combine(experts, handle, output).map_err(raise)
     }
 }

@@ -7,7 +7,7 @@ use anabranch::ep::{self, CombineOutput, ExpertOutput, Tokens};
 use anabranch::hip::Stream;
 use pyo3::prelude::*;
 
-use super::dispatched::Dispatched;
+use super::dispatched::{Dispatched, HandleStream};
 use super::{ExpertParallel, Inner};
 use crate::array::Array;
 use crate::errors::{raise, usage};
@@ -27,8 +27,7 @@ pub(super) struct Sent {
 
 impl Sent {
     pub(super) fn into_objects(self) -> Vec<Py<PyAny>> {
-        let optional = [self.ids, self.weights, self.scales, self.device_count];
-        std::iter::once(self.rows).chain(optional.into_iter().flatten()).map(Array::into_object).collect()
+        objects([Some(self.rows), self.ids, self.weights, self.scales, self.device_count])
     }
 
     /// # Safety
@@ -87,14 +86,14 @@ impl ExpertParallel {
     ) -> PyResult<Array> {
         let rows = Array::new(name, object, self.inner.state.home)?;
         let hidden = u64::from(self.config().hidden);
-        // 8-bit and 4-bit floats are bytes in libraries that have no such types.
-        if rows.data_type() == DataType::U8 && of.bits() <= 8 || of == DataType::F4E2m1 {
+        // 8-bit floats are bytes in libraries that have no such types, and two 4-bit floats are a byte in all.
+        if rows.data_type() == DataType::U8 && of.bits() <= 8 {
             rows.expect_shape(
                 &[None, Some(of.bytes_of(hidden))],
                 &format!("[tokens, {}] bytes", of.bytes_of(hidden)),
             )?;
         } else {
-            rows.expect_type(of)?;
+            rows.expect_type(if of == DataType::F4E2m1 { DataType::U8 } else { of })?;
             rows.expect_shape(&[None, Some(hidden)], &format!("[tokens, {hidden}]"))?;
         }
         Ok(rows)
@@ -151,11 +150,12 @@ impl ExpertParallel {
         let state = &self.inner.state;
         state.release();
         let result = py.detach(|| {
+            let event = state.event(stream)?;
             let value = call(&self.inner.ep, stream)?;
-            state.hold_on(stream, objects)?;
+            state.hold(stream, event, objects);
             Ok::<_, anabranch::Error>(value)
         });
-        logs::flush(py)?;
+        logs::flush(py);
         result.map_err(raise)
     }
 
@@ -169,12 +169,8 @@ impl ExpertParallel {
         self.inner.state.stream(py, stream, array)
     }
 
-    pub(super) fn dispatched(&self, stream: Arc<Stream>, handle: ep::Dispatched) -> Dispatched {
-        Dispatched {
-            inner: self.shared(),
-            stream: Unlocked::new(stream),
-            handle: Unlocked::new(Mutex::new(Some(handle))),
-        }
+    pub(super) fn dispatched(&self, stream: HandleStream, handle: ep::Dispatched) -> Dispatched {
+        Dispatched { inner: self.shared(), stream, handle: Unlocked::new(Mutex::new(Some(handle))) }
     }
 
     /// What combine gets from the experts, and where its sums go.
@@ -193,8 +189,8 @@ impl ExpertParallel {
         {
             return Err(usage(format!("y has {} rows; the window's {rows} are needed", y.shape()[0])));
         }
-        let out = out.map(|out| self.rows("out", out, of)).transpose()?;
-        let out_weights = self.array("out_weights", out_weights)?;
+        let out = out.map(|out| self.rows("out", out, of)?.written()).transpose()?;
+        let out_weights = self.array("out_weights", out_weights)?.map(Array::written).transpose()?;
         if let Some(tokens) = tokens {
             for (array, name) in [(&out, "out"), (&out_weights, "out_weights")] {
                 if let Some(array) = array
@@ -231,5 +227,5 @@ pub(super) unsafe fn combine_output(out: &Array, weights: Option<&Array>) -> Com
 }
 
 pub(super) fn objects(arrays: impl IntoIterator<Item = Option<Array>>) -> Vec<Py<PyAny>> {
-    arrays.into_iter().flatten().map(Array::into_object).collect()
+    arrays.into_iter().flatten().flat_map(Array::into_objects).collect()
 }
