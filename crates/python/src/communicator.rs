@@ -23,7 +23,7 @@ pub(crate) struct Communicator {
     state: Unlocked<Arc<State>>,
     group: Group,
     rank: GroupRank,
-    inner: Unlocked<Mutex<ccl::Communicator>>,
+    inner: Unlocked<Arc<Mutex<ccl::Communicator>>>,
 }
 
 /// A collective that was launched.
@@ -79,7 +79,12 @@ fn elements(name: &str, splits: &[u64], row: u64) -> PyResult<Vec<u64>> {
 impl Communicator {
     pub(crate) fn new(state: Arc<State>, group: Group, inner: ccl::Communicator) -> Self {
         let rank = inner.rank();
-        Self { state: Unlocked::new(state), group, rank, inner: Unlocked::new(Mutex::new(inner)) }
+        Self { state: Unlocked::new(state), group, rank, inner: Unlocked::new(Arc::new(Mutex::new(inner))) }
+    }
+
+    /// What calls from outside of Python need.
+    pub(crate) fn shared(&self) -> (Arc<State>, Arc<Mutex<ccl::Communicator>>) {
+        (Arc::clone(&self.state), Arc::clone(&self.inner))
     }
 
     fn array(&self, name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Array> {

@@ -13,6 +13,7 @@ mod memory;
 mod state;
 mod unlocked;
 mod world;
+mod xla;
 
 use std::ffi::OsString;
 
@@ -32,7 +33,9 @@ mod _native {
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]
-    use super::world::{World, init, spawn_threads};
+    use super::world::{World, init, join_threads, spawn_threads};
+    #[pymodule_export]
+    use super::xla::{xla_collective_handler, xla_operator, xla_register, xla_unregister};
 
     #[pymodule_export]
     use super::{flush_logs, run_command};

@@ -73,6 +73,11 @@ impl State {
         Ok(&self.world)
     }
 
+    /// The stream of calls that name none, on the host runtime.
+    pub(crate) fn own_stream(&self) -> &Stream {
+        &self.stream
+    }
+
     /// The group of these ranks of the world, in this order; `None` is the world.
     pub(crate) fn group(&self, ranks: Option<Vec<u32>>) -> PyResult<Group> {
         let world = self.world.group();

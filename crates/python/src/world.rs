@@ -186,6 +186,49 @@ pub(crate) fn init(
     Ok(World { state: Unlocked::new(state?) })
 }
 
+/// Joins a world of `ranks` ranks of this process, one device each, and returns all of them in rank order. For frameworks that run several
+/// devices in one process. Calls that are collective have to be made on all of them at once, each on a thread of its own.
+#[pyfunction]
+#[pyo3(signature = (ranks, config = None, *, set = Vec::new()))]
+pub(crate) fn join_threads(
+    py: Python<'_>,
+    ranks: u32,
+    config: Option<&Bound<'_, PyAny>>,
+    set: Vec<String>,
+) -> PyResult<Vec<World>> {
+    logs::start();
+    let config = Config::from_argument(config, set)?.loaded.config;
+    if ranks == 0 {
+        return Err(usage("ranks is 0; a world has at least one"));
+    }
+    let states = interruptible(
+        py,
+        false,
+        || (),
+        move || {
+            let platform = anabranch::Platform::open(&config, ProcessLayout::Threads { ranks })?;
+            let links = anabranch::bootstrap::threads(ranks);
+            std::thread::scope(|scope| {
+                let join = |(local_rank, link): (u32, anabranch::bootstrap::ThreadRendezvous)| {
+                    let (platform, rendezvous) = (&platform, Arc::new(link));
+                    scope.spawn(move || {
+                        let world =
+                            platform.join(&JoinedRank { rendezvous, local_rank, local_size: ranks })?;
+                        State::new(world, local_rank)
+                    })
+                };
+                let threads: Vec<_> = (0..ranks).zip(links).map(join).collect();
+                let joined = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+                    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                };
+                threads.into_iter().map(joined).collect::<Result<Vec<_>, anabranch::Error>>()
+            })
+        },
+    );
+    logs::flush(py);
+    Ok(states?.into_iter().map(|state| World { state: Unlocked::new(state) }).collect())
+}
+
 /// Runs `work(world)` on `ranks` ranks of one world, each on a thread of this process, and returns the results in rank order. Each rank
 /// leaves the world when its work returns. The first exception of a rank ends the others and is raised.
 #[pyfunction]
