@@ -62,10 +62,7 @@ def start(entry_points):
         }
         command = [sys.executable, str(HERE / program), *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        return [
-            subprocess.Popen(command, env={**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}, **pipes)
-            for rank in range(ranks)
-        ]
+        return [subprocess.Popen(command, env={**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}, **pipes) for rank in range(ranks)]
 
     return start
 

@@ -26,15 +26,14 @@ def test_training_equals_that_with_gloo(start, finish, ranks):
     passed(finish(start("training_program.py", ranks)))
 
 
-@pytest.mark.parametrize("call", ["sync", "async"])
-def test_killed_rank_is_named(start, finish, call):
-    results = finish(start("lost_rank_program.py", 3, call))
+def test_killed_rank_is_named(start, finish):
+    results = finish(start("lost_rank_program.py", 3))
     assert results.pop(1)[0] == -signal.SIGKILL
     passed(results)
 
 
-def test_world_can_be_aborted_left_and_joined_again(start, finish, port):
-    passed(finish(start("aborted_program.py", 2, SECOND_PORT=port(), THIRD_PORT=port())))
+def test_worlds_end_and_begin_again(start, finish, port):
+    passed(finish(start("worlds_program.py", 2, *(port() for _ in range(4)))))
 
 
 def test_example_prints_the_losses_of_gloo(start, finish):

@@ -1,4 +1,4 @@
-"""What torch builds on collectives: functional collectives, torch.compile, DDP, FSDP2, meshes, DTensor. Beside gloo's run, where it has one."""
+"""What torch builds on collectives: functional collectives, torch.compile, DDP, FSDP2, meshes, DTensor. Compared with gloo's runs."""
 
 import common
 import torch
@@ -35,7 +35,9 @@ def same_parameters(given: nn.Module, expected: nn.Module) -> None:
     exact = dist.get_world_size() == 2
     for (name, one), (_, other) in zip(given.named_parameters(), expected.named_parameters(), strict=True):
         one = one.full_tensor() if isinstance(one, DTensor) else one
-        torch.testing.assert_close(one, other, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6, msg=lambda text: f"{name}: {text}")
+        torch.testing.assert_close(
+            one, other, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 @check

@@ -6,6 +6,7 @@ import functools
 import math
 import sys
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch.distributed import PrefixStore, ReduceOp, Work
@@ -102,21 +103,22 @@ class Collectives:
         self._store, self._timeout = options.store, options.timeout
         ranks = tuple(options.global_ranks_in_group) or shared.ranks
         try:
-            self._communicator = shared.communicator(ranks)
+            self._communicator: Any = shared.communicator(ranks)
         except BaseException:
             if self._is_first:
                 shared.leave()
             raise
         shared.groups.append(self)
         self._completer = Completer(f"anabranch group {options.group_id}")
-        self._side = None
+        self._side: torch.cuda.Stream | None = None
         self._held: list = []
-        self._host_group = None
+        self._host_group: Any = None
         # Messages between the start and the end of a batch, and their work.
         self._messages: list | None = None
         self._batch: BatchWork | None = None
-        self._batch_of: object = None
+        self._batch_of: list | None = None
         self._last: Work | None = None
+        self._calls = 0
 
     def _gloo(self):
         """A group for CPU tensors. Collective when it is first called."""
@@ -155,19 +157,20 @@ class Collectives:
         if self._communicator is None:
             raise RuntimeError("this process group was destroyed")
         self._flush()
+        self._calls += 1
         is_async = getattr(options, "asyncOp", True)
         buffers = Buffers(shared.device)
         if shared.is_gpu:
-            work = self._run_on_stream(launch, buffers, result, is_async, is_barrier)
-        else:
-            with reported():
-                work = HostWork(launch(buffers, None), buffers, result)
-            if is_async:
-                self._completer.put(work)
-            else:
-                work.complete()
-                work.wait()
+            self._last = self._run_on_stream(launch, buffers, result, is_async, is_barrier)
+            return self._last
+        with reported():
+            work = HostWork(launch(buffers, None), buffers, result)
         self._last = work
+        if is_async:
+            self._completer.put(work)
+        else:
+            work.complete()
+            work.wait()
         return work
 
     def _run_on_stream(self, launch, buffers: Buffers, result, is_async: bool, is_barrier: bool) -> StreamWork:
@@ -238,8 +241,8 @@ class Collectives:
             own = _bytes(buffers.input(_only(input_tensors, "the list of inputs")))
             everything = _bytes(buffers.split(outputs))
             counts = [output.nbytes for output in outputs]
-            counts = counts if len(set(counts)) > 1 else None
-            return self._communicator.all_gather_into_tensor(everything, own, counts=counts, stream=stream)
+            is_uneven = len(set(counts)) > 1
+            return self._communicator.all_gather_into_tensor(everything, own, counts=counts if is_uneven else None, stream=stream)
 
         return self._run(launch, outputs, opts)
 
@@ -440,7 +443,7 @@ class Collectives:
         """Launches the messages of a batch."""
         batch, messages = self._batch, self._messages
         self._batch = self._messages = self._batch_of = None
-        if messages:
+        if batch is not None and messages:
             batch.work = self._exchange(messages)
 
     def start_coalescing(self, _device=None) -> None:
@@ -457,6 +460,13 @@ class Collectives:
             self._last.complete()
         return self._last
 
+    def getSequenceNumberForGroup(self) -> int:
+        """The number of calls. torch compares it between ranks with ``TORCH_DISTRIBUTED_DEBUG=DETAIL``."""
+        return self._calls
+
+    def setSequenceNumberForGroup(self) -> None:
+        """Nothing: numbers start at 0 on all ranks."""
+
     def _check_count(self, tensors, what: str) -> None:
         if len(tensors) != self._size:
             raise ValueError(f"{len(tensors)} {what}; the group has {self._size} ranks")
@@ -470,3 +480,4 @@ class Collectives:
     allreduce_coalesced = allreduce
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
     startCoalescing, endCoalescing = start_coalescing, end_coalescing
+    _get_sequence_number_for_group = getSequenceNumberForGroup

@@ -69,11 +69,11 @@ class Buffers:
         """Fills the tensors that are not contiguous, on the current stream."""
         for target, source in self._copies:
             target.copy_(source)
-        self._copies.clear()
 
     def release(self) -> None:
         """Lets go of the memory."""
         self._kept.clear()
+        self._copies.clear()
 
 
 class HostWork(Work):
@@ -82,7 +82,7 @@ class HostWork(Work):
     def __init__(self, native, buffers: Buffers, result: list[torch.Tensor]) -> None:
         super().__init__()
         self._native = native
-        self._buffers = buffers
+        self._buffers: Buffers = buffers
         self._result = result
         self._inference = torch.is_inference_mode_enabled()
         self._done = threading.Event()
@@ -100,7 +100,8 @@ class HostWork(Work):
                 self._buffers.copy_back()
         except Exception as error:
             self._error = error
-        self._native = self._buffers = None
+        self._native = None
+        self._buffers.release()
         with self._lock:
             self._done.set()
             source = self._source
@@ -226,6 +227,8 @@ class BatchWork(Work):
     def _launched(self) -> Work:
         if self.work is None:
             self._launch()
+        if self.work is None:
+            raise RuntimeError("the batch of this message was not launched")
         return self.work
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:

@@ -101,6 +101,7 @@ def _join(options, pg_options) -> anabranch.World:
     settings = [f"{key}={value}" for key, value in _defaults(options.timeout).items() if key not in given]
     settings += [f"{key}={value}" for key, value in given.items()]
     _joined += 1
+    local_rank, local_size = _local(options.group_size)
     with reported():
         return anabranch.init(
             set=settings,
@@ -108,7 +109,8 @@ def _join(options, pg_options) -> anabranch.World:
             name=f"world-{_joined}",
             rank=options.group_rank,
             world_size=options.group_size,
-            **_local(options.group_size),
+            local_rank=local_rank,
+            local_world_size=local_size,
         )
 
 
@@ -126,9 +128,9 @@ def _defaults(timeout) -> dict[str, str]:
     return defaults | {"deadline.operation": limit}
 
 
-def _local(size: int) -> dict[str, int]:
-    """The rank on this machine as torchrun gives it. Else ranks find it at the rendezvous."""
+def _local(size: int) -> tuple[int | None, int | None]:
+    """The rank on this machine and the number of ranks there, from torchrun. Without them ranks find out at the rendezvous."""
     names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE")
     if not all(os.environ.get(name, "").isdecimal() for name in names) or int(os.environ["WORLD_SIZE"]) != size:
-        return {}
-    return {"local_rank": int(os.environ["LOCAL_RANK"]), "local_world_size": int(os.environ["LOCAL_WORLD_SIZE"])}
+        return None, None
+    return int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
