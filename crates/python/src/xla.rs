@@ -201,7 +201,14 @@ struct Member {
 }
 
 /// Groups by number. A program of XLA can only name a number; none is used again.
-static GROUPS: Mutex<(i64, BTreeMap<i64, Arc<Vec<Member>>>)> = Mutex::new((0, BTreeMap::new()));
+static GROUPS: Mutex<Groups> = Mutex::new(Groups { last: 0, members: BTreeMap::new() });
+
+#[derive(Debug)]
+struct Groups {
+    last: i64,
+    /// By group, in the order of the devices.
+    members: BTreeMap<i64, Arc<Vec<Member>>>,
+}
 
 /// Keeps communicators of one group, one for each device of this process in the order of the devices, and returns the group's number.
 #[pyfunction]
@@ -212,16 +219,16 @@ pub(crate) fn xla_register(communicators: Vec<PyRef<'_, Communicator>>) -> i64 {
     };
     let members = Arc::new(communicators.into_iter().map(member).collect());
     let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
-    groups.0 += 1;
-    let number = groups.0;
-    groups.1.insert(number, members);
+    groups.last += 1;
+    let number = groups.last;
+    groups.members.insert(number, members);
     number
 }
 
 /// Lets go of a group. Programs that name it fail from now on.
 #[pyfunction]
 pub(crate) fn xla_unregister(py: Python<'_>, number: i64) {
-    let members = GROUPS.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&number);
+    let members = GROUPS.lock().unwrap_or_else(PoisonError::into_inner).members.remove(&number);
     py.detach(|| drop(members));
 }
 
@@ -311,7 +318,7 @@ unsafe fn run(frame: &Frame) -> Result<(), String> {
     // SAFETY: the attributes are XLA's.
     let attribute = |name: &str| unsafe { integer(&frame.attributes, name) };
     let number = attribute("group")?;
-    let group = GROUPS.lock().unwrap_or_else(PoisonError::into_inner).1.get(&number).cloned();
+    let group = GROUPS.lock().unwrap_or_else(PoisonError::into_inner).members.get(&number).cloned();
     let group = group.ok_or_else(|| "the group of this program was left".to_owned())?;
     let ordinal = asked.ordinal;
     let member = usize::try_from(ordinal).ok().and_then(|ordinal| group.get(ordinal));
