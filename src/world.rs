@@ -33,8 +33,8 @@ impl World {
         Ok(Communicator::new(self, group, ccl_config(&self.config)?)?)
     }
 
-    /// Dispatch and combine among these ranks, with the settings of the `[ep]` and `[links]` tables for what the plan leaves at its default.
-    /// Collective over the group.
+    /// Dispatch and combine among these ranks, with the settings of the `[ep]` and `[links]` tables for what the plan leaves at its default
+    /// ([`with_ep_settings`]). Collective over the group.
     ///
     /// # Errors
     /// [`anabranch_ep::Error`]: the file of `ep.table`, an invalid plan, memory, or plans in which ranks differ.
@@ -226,8 +226,9 @@ fn sdma_config(config: &Config) -> anabranch_shmem::SdmaConfig {
     }
 }
 
-/// An expert-parallel plan's configuration with the settings of the `[ep]` and `[links]` tables. What the plan sets counts: a setting fills
-/// in a field that still has its default, each link speed by itself. Reads the file of `ep.table` unless the plan has a table.
+/// An expert-parallel plan's configuration with the settings of the `[ep]` and `[links]` tables. A value in the plan that differs from the
+/// default wins; a field with its default takes the setting, each link speed by itself. So one slot, [`Mode::Auto`], and 0 for `max_blocks`
+/// or `waves_per_block` count as not set. Reads the file of `ep.table` unless the plan has a table.
 ///
 /// # Errors
 /// [`anabranch_ep::Error::File`]: a file that does not exist, or that is not a launch table.

@@ -398,6 +398,19 @@ fn the_documentation_is_the_table() {
 }
 
 #[test]
+fn documented_nic_speeds_are_the_built_in_ones() {
+    let speeds = anabranch_ranks::LinkSpeeds::default();
+    for (name, built_in) in [
+        ("links.nic_gb_per_s", speeds.nic_gb_per_s),
+        ("links.nic_hop_us", speeds.nic_hop_us),
+        ("links.nic_message_us", speeds.nic_message_us),
+    ] {
+        let unset = setting_named(name).unwrap().unset;
+        assert!(unset.starts_with(&format!("built in: {built_in} (assumed")), "{name}: {unset}");
+    }
+}
+
+#[test]
 fn a_heap_that_does_not_fit_names_the_line_that_asks_for_it() {
     let error = refused("# a heap\n[heap]\nbytes = \"900 TiB\"\n");
     assert!(error.contains("line 3: heap.bytes: a heap of 900 TiB"), "{error}");

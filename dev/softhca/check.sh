@@ -157,7 +157,7 @@ collectives() {
     local rows
     rows="$(run "$@")" || return
     ! grep -v '"verified":true' <<<"$rows" || return 1
-    grep -q '"across_machines":[1-9]' <<<"$rows" || { echo "no call went between the machines: $rows" && return 1; }
+    grep -q '"internode":[1-9]' <<<"$rows" || { echo "no call went between the machines: $rows" && return 1; }
 }
 # Each rank reaches that of the other machine by the driver and the NIC of its own.
 routes() {

@@ -207,24 +207,23 @@ settings! {
     [ccl] CclSettings {
         /// Algorithm of all collectives, an error where it is impossible; `auto` chooses for each call.
         algorithm (shared): Option<Algorithm>;
-        /// Most blocks of a collective's kernel, 1 to 1024.
+        /// Most blocks of a collective's kernel, at most 1024.
         max_blocks (shared): Option<u32> => "chosen from the device", within 1..;
-        /// Memory of the symmetric heap that each communicator takes for staging, at least 4096 bytes.
+        /// Memory of the symmetric heap that each communicator takes for staging.
         staging_bytes (shared): Option<ByteSize> => "chosen from the heap and the device", within ByteSize(CclConfig::LEAST_STAGING)..;
-        /// Memory of the symmetric heap that each communicator takes for messages sent and not yet received, at least 4096
-        /// bytes.
+        /// Memory of the symmetric heap that each communicator takes for messages sent and not yet received.
         pipe_bytes (shared): Option<ByteSize> => "chosen from the heap and the device", within ByteSize(CclConfig::LEAST_STAGING)..;
         /// Streams for the copies to each member in collectives by copy engine, up to 16; 0 for one stream for all other members, whose
         /// copies then follow each other.
         copy_streams (shared): Option<u32> => "0 on NVIDIA GPUs, else 1";
         /// Which barriers surround copies by engine: `kernel`, or `stream`, which uses no compute unit (not in captures);
-        /// `auto`: by stream on NVIDIA GPUs.
+        /// `auto`: by stream on NVIDIA GPUs. A meeting is a barrier of all members.
         meetings (shared): BarrierMode = BarrierMode::Auto;
         /// What is checked at every collective: `fingerprint` compares the members' calls on the devices before data moves, and
         /// costs about a barrier.
         check (shared): Check = Check::Off;
-        /// Which way collectives go where members are on several machines: `direct`, or `node`, where what concerns several members of a
-        /// machine goes there once, or packed; `auto`: by node where bytes, requests and hops are estimated to take less time so.
+        /// Which way collectives go where members are on several nodes: `direct`, or `node`, where what concerns several members of a
+        /// node goes there once, or packed; `auto`: by node where bytes, requests and hops are estimated to take less time so.
         across (shared): Across = Across::Auto;
         /// File of measured choices, written by `anabranch tune`; its content is the same on all ranks.
         table: Option<PathBuf> => "the library's own for the device, if it has one";
@@ -238,25 +237,26 @@ settings! {
         /// Microseconds from a flag's store to where it is seen inside a node.
         inside_hop_us (shared): Option<f64> => "built in for the device: measured on H200, assumed for others";
         /// GB/s of a rank's NIC, in each direction.
-        nic_gb_per_s (shared): Option<f64> => "built in: assumed, the same for every NIC";
+        nic_gb_per_s (shared): Option<f64> => "built in: 50 (assumed, a 400 Gbit/s port)";
         /// Microseconds from a request in a NIC's queue to where its bytes are seen at the peer.
-        nic_hop_us (shared): Option<f64> => "built in: assumed, the same for every NIC";
+        nic_hop_us (shared): Option<f64> => "built in: 2 (assumed)";
         /// Microseconds between two requests of one NIC.
-        nic_message_us (shared): Option<f64> => "built in: assumed, the same for every NIC";
+        nic_message_us (shared): Option<f64> => "built in: 0.1 (assumed)";
         /// Microseconds of a kernel's launch.
         launch_us (shared): Option<f64> => "built in for the device: measured on H200, assumed for others";
     }
 
     /// `[ep]`.
     [ep] EpSettings {
-        /// Dispatches that may be in flight without their combine.
+        /// Dispatches that may be in flight without their combine, in plans that do not set it; a plan with one slot counts as such.
         slots (shared): u32 = 1, within 1..;
-        /// How received rows lie in plans that leave it open: `slotted`, each source has a part of the window; `compact`, counts
+        /// How received rows lie in plans that do not set it: `slotted`, each source has a part of the window; `compact`, counts
         /// first and rows without gaps; `auto`, slotted up to 512 tokens a rank.
         mode (shared): Mode = Mode::Auto;
-        /// Most blocks of a dispatch or combine kernel, whatever was measured to be fastest: with fewer, other kernels can run beside.
+        /// Most blocks of a dispatch or combine kernel, in plans that do not set it; also where more were measured to be faster: with fewer,
+        /// other kernels can run beside.
         blocks: Option<u32> => "as measured, or chosen from the device", within 1..;
-        /// Waves of each such block.
+        /// Waves of each block of a dispatch or combine kernel, in plans that do not set it.
         waves_per_block: Option<u32> => "as measured, or chosen from the device", within 1..;
         /// File of measured launch shapes, written by `anabranch tune ep`; what plans take from it is the same on all ranks.
         table: Option<PathBuf> => "the library's own for the device, if it has one";

@@ -38,6 +38,8 @@ pub(super) struct Access {
     pub(super) set: fn(&mut Config, toml::Value) -> Result<(), String>,
     /// Whether it is within the range that it is declared with.
     pub(super) check: fn(&Config) -> Result<(), String>,
+    /// That range; `None` for a setting that is declared without one.
+    pub(super) range: fn() -> Option<String>,
 }
 
 impl Setting {
@@ -119,7 +121,7 @@ macro_rules! settings {
 
         /// All settings, in the order of the documentation.
         pub static SETTINGS: &[$crate::config::Setting] = {
-            use $crate::config::table::{Access, Setting, field, key, within};
+            use $crate::config::table::{Access, Setting, field, key, range, within};
             use $crate::config::value::Leaf;
             &[$($(
                 Setting {
@@ -133,6 +135,7 @@ macro_rules! settings {
                             get: |config| Leaf::get(&field!(config $path $field)),
                             set: |config, value| Leaf::set(&mut field!(config $path $field), value),
                             check: |config| within!(field!(config $path $field) $(, $range)?),
+                            range: || range!($($range)?),
                         },
                     )
                 },
@@ -168,7 +171,16 @@ macro_rules! within {
     };
 }
 
-pub(super) use {field, key, or_none, settings, within};
+macro_rules! range {
+    () => {
+        None
+    };
+    ($range:expr) => {
+        Some($crate::config::value::range_text(&$range))
+    };
+}
+
+pub(super) use {field, key, or_none, range, settings, within};
 
 /// The setting of a dotted key.
 pub fn setting_named(name: &str) -> Option<&'static Setting> {
@@ -194,7 +206,8 @@ pub fn settings_markdown() -> String {
             setting.unset.to_owned()
         };
         let shared = if setting.shared { "yes" } else { "" };
-        let limits = setting.limits.map_or_else(String::new, |limits| format!(", {limits}"));
+        let limits = setting.limits.map(|limits| limits.to_string()).or_else(setting.access.range);
+        let limits = limits.map_or_else(String::new, |limits| format!(", {limits}"));
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,

@@ -324,16 +324,17 @@ pub(super) fn within<T: PartialOrd + fmt::Display>(
     range: impl RangeBounds<T>,
 ) -> Result<(), String> {
     let Some(value) = value.into().filter(|value| !range.contains(value)) else { return Ok(()) };
-    Err(match (range.start_bound(), range.end_bound()) {
-        (Bound::Included(least), Bound::Included(most)) => {
-            format!("is {value}; allowed is {least} to {most}")
-        }
-        (Bound::Included(least), _) => format!("is {value}; allowed is at least {least}"),
-        (_, Bound::Included(most) | Bound::Excluded(most)) => {
-            format!("is {value}; allowed is at most {most}")
-        }
+    Err(format!("is {value}; allowed is {}", range_text(&range)))
+}
+
+/// The values in a range: `1 to 3`, `at least 1`, `at most 3`.
+pub(super) fn range_text<T: fmt::Display>(range: &impl RangeBounds<T>) -> String {
+    match (range.start_bound(), range.end_bound()) {
+        (Bound::Included(least), Bound::Included(most)) => format!("{least} to {most}"),
+        (Bound::Included(least), _) => format!("at least {least}"),
+        (_, Bound::Included(most) | Bound::Excluded(most)) => format!("at most {most}"),
         (_, Bound::Unbounded) => unreachable!("a range without bounds holds every value"),
-    })
+    }
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ ANABRANCH_KERNEL(anabranch_ep_combine, CombineArgs, 1024) {
     pull_and_sum(grid, args, own, wait);
 }
 
-// The two halves. The second advances the epoch.
+// Send and receive. The receive advances the epoch.
 ANABRANCH_KERNEL(anabranch_ep_combine_send, CombineArgs, 1024) {
     u64 epoch = next_epoch(grid, args);
     if (epoch != 0) offer_rows(grid, args, epoch);

@@ -4,8 +4,8 @@
 //
 // Writers. Rank s has a return window, as large as a combine window. The engines of rank d write to its rows [d * row_stride ..] the
 // results of d's experts for the rows from s, in their order, and then d's combine flag at s. Rank s waits for
-// the flags of all ranks and reads. Where the route has no queue that kernels write, copies on streams move a fixed number of rows,
-// and the kernel `flag` runs on the stream that joins them.
+// the flags of all ranks and reads. Where the route has no queue that kernels write, copies on streams move the most rows that there may
+// be, and the kernel `flag` runs on the stream that joins them.
 //
 // Why the return window is not overwritten while it is read. The engines of d write at s again in epoch e + 1, after d's
 // dispatch e + 1, which has seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (slot

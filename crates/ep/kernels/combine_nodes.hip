@@ -121,7 +121,7 @@ ANABRANCH_KERNEL(anabranch_ep_combine_nodes, CombineNodesArgs, 1024) {
     sum_rows(grid, args, wait);
 }
 
-// The two halves. The second advances the epoch.
+// Send and receive. The receive advances the epoch.
 ANABRANCH_KERNEL(anabranch_ep_combine_nodes_send, CombineNodesArgs, 1024) {
     u64 epoch = next_epoch(grid, args);
     if (epoch != 0) send_rows(grid, args, context_of(grid, args, epoch));

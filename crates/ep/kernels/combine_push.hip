@@ -181,7 +181,7 @@ ANABRANCH_KERNEL(anabranch_ep_combine_push, CombinePushArgs, 1024) {
     wait_and_sum(grid, args, own, wait);
 }
 
-// The two halves. The second advances the epoch.
+// Send and receive. The receive advances the epoch.
 ANABRANCH_KERNEL(anabranch_ep_combine_push_send, CombinePushArgs, 1024) {
     u64 epoch = next_epoch(grid, args);
     if (epoch != 0) push_and_flag(grid, args, private_load(grid, args.team.peer_bases + args.team.rank), epoch);

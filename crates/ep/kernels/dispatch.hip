@@ -7,10 +7,14 @@
 // of rank d waits for the flags of all ranks and writes counts and offsets. Split in two, the first kernel ends after its flags, and the
 // second, one block, begins with that wait: other work of the stream may run between them, and other ranks may do all in one.
 //
-// Slot order. All arguments here and in the other kernels rest on it: kernels of one rank that use one slot run one after the other, in the
-// order of their launches. The handle of an operation holds the slot, exclusively, until its combine or release. It
-// records an event after each launch, and the next launch on the slot, by this handle or the next one, makes its stream wait for
-// that event (`SlotTicket` in `slot.rs`). The caller orders replays of graphs.
+// Slot order. All arguments here and in the other kernels rest on it: kernels that this crate launches through a handle on one slot run one
+// after the other on each rank, in the order of their launches. The handle of an operation holds the slot, exclusively, until its combine
+// or release. It records an event after the launches of each call, and its next call makes its stream wait for that event. Outside
+// captures the next operation on the slot waits for that of the last call that was not captured (`SlotTicket` in `slot.rs`).
+// The caller orders:
+// - the experts' work between dispatch and combine, which uses the slot's windows without an event on the slot;
+// - successive operations on one slot within a capture;
+// - replays with other work on the slot.
 //
 // Why a row window is not written too early. The rows of epoch e + 1 overwrite those of epoch e. Rank s starts dispatch e + 1 on a slot
 // after its combine e (slot order; a release is a combine of no tokens, and flags and waits like any other). Combine e at s ended
@@ -21,13 +25,20 @@
 // With a mask, `ep/mask.h` argues that all of this holds without the masked ranks.
 //
 // Why this rank's own words are not reused too early. They are in device memory, one set for each slot, so slot order keeps the
-// next kernel away until this one has ended. Within a grid:
+// next kernel away until this one has ended. `token_count.h` argues for `token_count` and `excess_*`, and `count.hip` for the tally, bases
+// and capacity of the compact mode. Within a grid:
 // - `dispatch_epoch` starts at 0; the epoch of a dispatch is one more. Each block reads it before it arrives. Only the block that
 //   has waited for the flags advances it, and that block is the last of its grid to arrive, or the only one.
 // - `dispatch_arrived` is 0 when a grid begins: the last block to arrive, after which no block of the grid touches it, stores 0.
 //   If a block sees poison it does not arrive, and the counter stays above 0. No later kernel uses it: a world stays poisoned.
-// - `routed` is written by one block before it arrives, and read by the last block after all have arrived. `dropped_count`, `counts` and
-//   `offsets` are written by the last block alone; a fault writes atomic zeros instead.
+// - `routed` is written by one block before it arrives, and read by the last block after all have arrived.
+// - `dropped_count` and `masked_count` are written by the last block to arrive, `counts` and `offsets` by the block that waits for the
+//   flags: the last one, or the only one of the receive. If a wait of that block expires, it writes zeros to `counts` and `offsets`, and the
+//   other two keep the values of this dispatch. A block that sees poison when it begins does not arrive, so no block of its grid is the
+//   last. In a whole dispatch and in a receive it writes atomic zeros to all four words (`report_nothing`).
+// - An entry of the send map is written by the one wave that routes its token.
+// - `invalid_count` and `invalid_first` change by atomics only. The host reads and clears them at any time; it may lose ids that a
+//   dispatch counts meanwhile (`take_invalid` in `slot.rs`).
 // Later readers of these words (combine, `save_routing.hip`, the flags of other routes) come in slot order before the next dispatch.
 #include "anabranch/prelude.h"
 #include "ep/route_near.h"
@@ -85,7 +96,7 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch, DispatchArgs, 1024) {
     }
 }
 
-// The two halves. After a fault the second reports nothing for both.
+// Send and receive. After a fault the receive reports nothing for both.
 ANABRANCH_KERNEL(anabranch_ep_dispatch_send, DispatchArgs, 1024) {
     Local local = Local::at(args.team.size, args.fan_out, Route{});
     u32 given = given_tokens(grid, args);

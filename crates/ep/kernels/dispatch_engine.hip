@@ -4,7 +4,7 @@
 //
 // Writers. Rank s writes its staging area. The engines write at d what the dispatch kernel of s would: the first n rows that
 // s owns there, their records, and the flag {epoch, n}. Where the route to d has no queue that kernels write, copies on streams fork
-// after the send's kernel and move a fixed number of rows, of which no kernel reads those after n. The kernel `flag` runs
+// after the send's kernel and move the most rows that there may be, of which no kernel reads those after n. The kernel `flag` runs
 // on the stream that joins the copies.
 //
 // Why a window is not written too early: as in `dispatch.hip`, because the engines begin after the kernel.
@@ -101,7 +101,7 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_drain, DispatchEngineArgs, 1024) {
     }
 }
 
-// One block. After a fault it reports nothing for both halves.
+// One block. After a fault it reports nothing for the send and the receive.
 ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_recv, DispatchEngineArgs, 1024) {
     DispatchLocal local = local_of(args);
     u64 epoch = begin(grid, args.dispatch, local);

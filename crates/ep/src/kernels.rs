@@ -94,7 +94,7 @@ kernel_unit! {
 }
 
 kernel_unit! {
-    /// The receiving half of a dispatch by node; parameter `EP_TILE`.
+    /// The receive of a dispatch by node; parameter `EP_TILE`.
     pub(crate) static DISPATCH_RELAY_UNIT: "ep_dispatch_relay", include_str!("../kernels/dispatch_relay.hip"), &[HEADERS];
     pub(crate) const DISPATCH_RELAY: Kernel<DispatchNodesArgs> = "anabranch_ep_dispatch_relay";
 }

@@ -64,8 +64,8 @@ impl Slot {
         Ok(map)
     }
 
-    /// The greatest epoch that this rank may have sent a peer: one more than dispatch or combine has ended, as the first half of
-    /// either sends an epoch that its second half ends. No launch may be in flight.
+    /// The greatest epoch that this rank may have sent a peer: one more than that of the last dispatch or combine that ended, because a
+    /// send sends an epoch that only its receive ends. No launch may be in flight.
     pub(crate) fn sent_epoch(&self) -> Result<u64> {
         let state = self.read_state()?;
         Ok(state.dispatch_epoch.max(state.combine_epoch) + 1)

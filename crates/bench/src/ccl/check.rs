@@ -43,8 +43,8 @@ struct Row {
     batches: u64,
     /// Of them, messages one by one, a list of them each.
     send_receives: u64,
-    /// Of them, between members on several machines.
-    across_machines: u64,
+    /// Of them, between members on several nodes.
+    internode: u64,
     wrong: u64,
     verified: bool,
     /// What does not exist in some groups.
@@ -67,7 +67,7 @@ struct Said {
     calls: u64,
     /// In the order of [`ListForm::ALL`].
     lists: Vec<u64>,
-    across_machines: u64,
+    internode: u64,
     left_out: Vec<Missing>,
     wrong: u64,
     first: Vec<String>,
@@ -123,15 +123,15 @@ fn collect(
     let said = Said {
         calls,
         lists,
-        across_machines: tally.across_machines,
+        internode: tally.internode,
         left_out: tally.left_out.iter().map(missing).collect(),
         wrong: tally.failures.len() as u64,
         first,
     };
     let all = world.exchange(world.group(), "ccl check", &serde_json::to_vec(&said)?).map_err(Error::from)?;
     let all = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<Vec<Said>, _>>()?;
-    let [calls, wrong, across_machines] =
-        [|said: &Said| said.calls, |said: &Said| said.wrong, |said: &Said| said.across_machines]
+    let [calls, wrong, internode] =
+        [|said: &Said| said.calls, |said: &Said| said.wrong, |said: &Said| said.internode]
             .map(|of| all.iter().map(of).sum());
     let mut left_out = BTreeMap::new();
     for Missing { what, why, calls } in all.iter().flat_map(|said| &said.left_out) {
@@ -149,7 +149,7 @@ fn collect(
         gathers_of_many: of(ListForm::GatherMany),
         batches: of(ListForm::Batch),
         send_receives: of(ListForm::SendReceive),
-        across_machines,
+        internode,
         wrong,
         verified: wrong == 0,
         left_out: left_out.into_iter().map(|((what, why), calls)| Missing { what, why, calls }).collect(),
@@ -169,7 +169,7 @@ fn report(rows: &[&Row], json: bool) -> anyhow::Result<()> {
         "gathers of many",
         "batches",
         "sends and receives",
-        "across machines",
+        "internode",
         "wrong",
     ]);
     for row in rows {
@@ -181,7 +181,7 @@ fn report(rows: &[&Row], json: bool) -> anyhow::Result<()> {
             row.gathers_of_many.to_string(),
             row.batches.to_string(),
             row.send_receives.to_string(),
-            row.across_machines.to_string(),
+            row.internode.to_string(),
             row.wrong.to_string(),
         ]);
     }

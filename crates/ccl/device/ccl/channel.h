@@ -17,7 +17,7 @@
 
 namespace ccl {
 
-// Phases of fault records.
+// Phases of fault records. A meeting (`PHASE_MEET`) is a barrier of all members.
 enum Phase : u32 {
     PHASE_PACKETS = 1,
     PHASE_MEET = 2,

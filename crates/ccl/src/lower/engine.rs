@@ -29,7 +29,7 @@ use crate::device::args::{CommView, EngineReduceArgs, MOVE_ALL, MoveArgs, Reduce
 pub(crate) enum EngineStep {
     /// A barrier kernel of one block.
     Barrier,
-    /// Copies to members, in any order.
+    /// Copies to members, concurrently.
     Copies(Vec<PeerCopy>),
     /// The kernel with a barrier and the reduction.
     Reduce(Box<EngineReduceArgs>),

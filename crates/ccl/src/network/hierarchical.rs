@@ -157,8 +157,8 @@ impl Form<'_> {
         }));
         let handed: u32 = self.outside().map(|node| self.size(node).div_ceil(self.here())).sum();
         let lag = receiver_lag(1) + receiver_lag(handed);
-        // Node by node, each in rounds in which every member of this node forwards one input. A link within the node has one chunk of each
-        // round at one time.
+        // Node by node, each in rounds in which every member of this node forwards one input. A link within the node takes several chunks at
+        // one time, one of each round.
         for (node, round) in self.rounds() {
             if let Some(place) = round.of(self.place) {
                 let member = self.member(node, place);

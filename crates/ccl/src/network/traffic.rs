@@ -123,7 +123,7 @@ impl CallTraffic {
     }
 }
 
-/// Traffic of a call of this shape with equal counts. `machines[m]` is the node of member m, as an arbitrary number. Members on one node
+/// Traffic of a call of this shape with equal counts. `node_of[m]` is the node of member m, as an arbitrary number. Members on one node
 /// are counted in the direct form, though a communicator uses other kernels there. Not collective; needs no device.
 ///
 /// Counted over the steps that the kernels run. Time and memory grow with the square of the number of members.
@@ -133,13 +133,13 @@ impl CallTraffic {
 /// the nodes or the collective do not allow it; [`Error::Unmapped`] for sends and receives.
 pub fn call_traffic(
     shape: &Shape,
-    machines: &[u32],
+    node_of: &[u32],
     across: Across,
     room: LinkCapacity,
 ) -> Result<CallTraffic> {
     let refused = |field, given, allowed| Err(Error::Config { field, given, allowed });
-    if machines.is_empty() || machines.len() as u64 != u64::from(shape.members) {
-        return refused("nodes", machines.len() as u64, "one for each member, and at least one member");
+    if node_of.is_empty() || node_of.len() as u64 != u64::from(shape.members) {
+        return refused("nodes", node_of.len() as u64, "one for each member, and at least one member");
     }
     if let Some(channels) = room.channels.filter(|channels| !(1..=MOST_BLOCKS).contains(channels)) {
         return refused("channels", channels.into(), "1 to 1024");
@@ -147,7 +147,7 @@ pub fn call_traffic(
     if room.staging_bytes < LEAST_STAGING {
         return refused("staging_bytes", room.staging_bytes, "4096 at least");
     }
-    let nodes = Nodes::new(machines);
+    let nodes = Nodes::new(node_of);
     let channels = room
         .channels
         .unwrap_or_else(|| channels_for(shape.members, room.staging_bytes, INTERNODE_CHANNELS, &room.speeds));
@@ -157,7 +157,7 @@ pub fn call_traffic(
     let plan = plan_of(&nodes, across, (shape, &limits, Choice::default()), (slot_bytes, room.speeds))?;
     let Plan { algorithm, blocks, .. } = plan;
 
-    let mut members = Vec::with_capacity(machines.len());
+    let mut members = Vec::with_capacity(node_of.len());
     let mut chains = Chains::default();
     let mut time_bytes = 0;
     for me in 0..shape.members {

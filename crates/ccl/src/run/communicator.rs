@@ -356,7 +356,7 @@ impl Communicator {
                 if let Err(error) = enqueued {
                     // Peers would mistake the barrier of the next call for the last one of this call.
                     if number > 0 && !stream.is_capturing().unwrap_or(false) {
-                        let why = format!("{} broke off at step {number}: {error}", prepared.description);
+                        let why = format!("{} failed at step {number}: {error}", prepared.description);
                         self.world.poison(&why);
                     }
                     return Err(error);

@@ -69,7 +69,7 @@ device_struct! {
         pub rows: DevicePointer<u8>,
         /// Rows received from each rank, `[ranks]`.
         pub counts: DevicePointer<u32>,
-        /// `[token_count][row_bytes]`; written; null in the half that sends.
+        /// `[token_count][row_bytes]`; written; null in a send.
         pub output: DevicePointer<u8>,
         /// The dispatch's map.
         pub send_map: DevicePointer<u64>,

@@ -43,13 +43,16 @@ pub struct EpConfig {
     /// Most rows that a rank receives from all ranks together in one dispatch; at least the number of ranks. 0: the worst case, all tokens of
     /// all ranks. Copies beyond it are dropped; [`Plan::row_stride`](super::Plan::row_stride) defines which.
     pub max_recv: u32,
-    /// Layout of the received rows.
+    /// Layout of the received rows. [`Mode::Auto`] counts as not set: `anabranch::World` replaces it by `ep.mode`.
     pub mode: Mode,
-    /// Dispatches that may be in flight without their combine, 1 to 64. Each has its own windows.
+    /// Dispatches that may be in flight without their combine, 1 to 64. Each has its own windows. 1 counts as not set:
+    /// `anabranch::World` replaces it by `ep.slots`.
     pub slots: u32,
-    /// Most blocks of a launch; 0: the plan chooses.
+    /// Most blocks of a launch. 0 counts as not set: `anabranch::World` replaces it by `ep.blocks`; if that is not set either, the plan
+    /// chooses.
     pub max_blocks: u32,
-    /// Waves per block, at most 16; 0: the plan chooses.
+    /// Waves per block, at most 16. 0 counts as not set: `anabranch::World` replaces it by `ep.waves_per_block`; if that is not set
+    /// either, the plan chooses.
     pub waves_per_block: u32,
     /// Whether combine also sums weights: for each token and each of its `top_k` entries, over the ranks that received the token.
     pub combine_weights: bool,
@@ -161,21 +164,21 @@ impl EpConfig {
         self
     }
 
-    /// Sets the layout of the received rows.
+    /// Sets the layout of the received rows; [`Mode::Auto`] counts as not set.
     #[must_use]
     pub fn mode(mut self, value: Mode) -> Self {
         self.mode = value;
         self
     }
 
-    /// Sets the number of dispatches that may be in flight.
+    /// Sets the number of dispatches that may be in flight; 1 counts as not set.
     #[must_use]
     pub fn slots(mut self, value: u32) -> Self {
         self.slots = value;
         self
     }
 
-    /// Sets the most blocks of a launch and the waves per block; 0 for either: the plan chooses.
+    /// Sets the most blocks of a launch and the waves per block; 0 for either counts as not set: the `[ep]` table or the plan chooses.
     #[must_use]
     pub fn launch(mut self, max_blocks: u32, waves_per_block: u32) -> Self {
         self.max_blocks = max_blocks;

@@ -29,7 +29,7 @@ pub(crate) const DISPATCH_NAME: OperationName = OperationName {
         "start",
         "rows of a peer",
         "flag of a later dispatch",
-        "a peer that dispatches with another routing, or routes anew",
+        "a peer that dispatches with another routing, or without one",
         "a routing that holds another number of tokens by now, or none",
         "rows of a peer of another node, to forward",
         "flag of a later dispatch, to forward",
@@ -50,16 +50,16 @@ const OF_DISPATCH: &[OperationCode] = &[COUNT, DISPATCH];
 const OF_COMBINE: &[OperationCode] = &[COMBINE];
 
 impl Call {
-    /// A whole dispatch, or its first half.
+    /// A whole dispatch, or its send.
     pub(super) const DISPATCH: Self = Self("dispatch", OF_DISPATCH);
-    /// The last launch of a dispatch of several.
-    pub(super) const DISPATCH_RECV: Self = Self("the rest of dispatch", OF_DISPATCH);
-    /// A whole combine, or half of a combine that pushes.
+    /// The receive of a dispatch, and the kernel that fills the weight window after a whole dispatch.
+    pub(super) const DISPATCH_RECV: Self = Self("dispatch receive", OF_DISPATCH);
+    /// A whole combine, or the send or receive of a combine that pushes.
     pub(super) const COMBINE: Self = Self("combine", OF_COMBINE);
-    /// The half of a combine that sends.
-    pub(super) const COMBINE_SEND: Self = Self("sending half of combine", OF_COMBINE);
-    /// The half of a combine that receives.
-    pub(super) const COMBINE_RECV: Self = Self("receiving half of combine", OF_COMBINE);
+    /// The send of a combine.
+    pub(super) const COMBINE_SEND: Self = Self("combine send", OF_COMBINE);
+    /// The receive of a combine.
+    pub(super) const COMBINE_RECV: Self = Self("combine receive", OF_COMBINE);
     /// An internode operation that ends without a combine.
     pub(super) const RELEASE: Self = Self("release", OF_COMBINE);
 }

@@ -173,7 +173,7 @@ impl Route {
     }
 }
 
-/// The kernels of an operation: whole, and in two halves.
+/// The kernels of an operation: whole, send and receive.
 #[derive(Debug)]
 struct Split<A> {
     whole: LoadedKernel<A>,

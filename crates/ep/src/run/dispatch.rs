@@ -16,7 +16,8 @@ impl ExpertParallel {
     /// After it, in stream order, the handle's windows, counts and offsets are valid until its combine or release. Copies that do not fit
     /// at their destination ([`EpConfig::max_recv`](crate::EpConfig::max_recv)) are dropped, always the same ones for
     /// the same routing; the handle counts them, [`Self::dropped`] lists them, and combine leaves them out. Copies for masked ranks
-    /// ([`OnTimeout::Mask`](crate::OnTimeout::Mask)) are not sent either; the handle has a separate count of them.
+    /// ([`OnTimeout::Mask`](crate::OnTimeout::Mask)) count as masked and are left out of the result. The handle has a separate count of
+    /// them. Some may have been sent, if the rank was masked during the dispatch.
     ///
     /// May be captured into a graph, whose replays all use this slot: the caller orders the replays with other operations on the slot,
     /// because eager launches wait only for eager launches. Within a capture the caller puts successive operations on one slot on one

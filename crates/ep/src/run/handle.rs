@@ -55,8 +55,8 @@ impl Dispatched {
         self.slot.get().dropped_count()
     }
 
-    /// Copies of this rank's tokens that were not sent because their destinations are masked, one u32; 0 in a plan without
-    /// masks. `dropped_count` does not include them.
+    /// Copies of this rank's tokens that are left out of the result because their destinations are masked, one u32; 0 in a plan without
+    /// masks. Some may have been sent, if the rank was masked during the dispatch. `dropped_count` does not include them.
     pub fn masked_count(&self) -> DeviceAddress {
         self.slot.get().masked_count()
     }

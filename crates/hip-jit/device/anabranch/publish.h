@@ -29,7 +29,7 @@ ANABRANCH_DEVICE void last_release_system(const Grid& grid) {
 // Every thread of the block. Counts the block behind its stores, and returns true, in every thread of the block, in the one
 // block that is the last of `blocks`. In that block a flag stored by thread 0 afterwards publishes the stores of all blocks.
 // That block also sets the counter back to zero: it is alone with it, because all others have been counted, and the next
-// launch that uses the counter comes later on the same stream.
+// launch that uses the counter comes later in stream order, on this stream or on one that waits for it.
 //
 // Where waves release on their own (AMD), each does so at system scope at once: its stores to a peer must have arrived
 // before it is counted, because no other wave's fence drains them. On NVIDIA fences are cumulative: a release at device

@@ -172,9 +172,19 @@ pub enum Error {
         device: anabranch_hip::DeviceOrdinal,
         /// What the device has, or cannot do.
         problem: String,
-        /// The runtime's error, if it gave one.
+        /// The runtime's error.
         #[source]
-        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The runtime allocated the heap at an address that is not aligned.
+    #[error("the heap on {device} is at {address:#x}, not at a multiple of {alignment}")]
+    HeapAlignment {
+        /// The device.
+        device: anabranch_hip::DeviceOrdinal,
+        /// The heap's address.
+        address: u64,
+        /// The alignment that the heap needs, bytes.
+        alignment: u64,
     },
     /// The ranks of this host did not get each other's heaps to map, with `heap.mode = "flat"`.
     #[error("the file descriptors of the heaps did not pass between the processes of this host")]
@@ -301,11 +311,10 @@ impl Error {
             | Self::NotBuilt { .. }
             | Self::Differs { .. }
             | Self::Pair { .. }
-            | Self::HeapMemory { source: Some(_), .. }
+            | Self::HeapMemory { .. }
             | Self::HeapExhausted { .. } => ErrorKind::Config,
             Self::Unreachable { .. } | Self::System { .. } | Self::Transport(_) => ErrorKind::Environment,
-            // Without a source, the runtime allocated the heap and misaligned it.
-            Self::StreamBusy { .. } | Self::HeapMemory { source: None, .. } => ErrorKind::Device,
+            Self::StreamBusy { .. } | Self::HeapAlignment { .. } => ErrorKind::Device,
             Self::Hip(error) => error.kind(),
             Self::Jit(error) => error.kind(),
             _ => ErrorKind::Usage,

@@ -37,7 +37,7 @@ impl HeapMemory {
                 Ok((free, total)) => format!("{free} of {total} bytes are free"),
                 Err(_) => "the runtime does not report how much is free".to_owned(),
             };
-            Error::HeapMemory { bytes, device: device.ordinal(), problem, source: Some(Box::new(source)) }
+            Error::HeapMemory { bytes, device: device.ordinal(), problem, source: Box::new(source) }
         })?;
         Self::probed(device, Segment::Static(buffer), bytes, probe)
     }
@@ -56,11 +56,8 @@ impl HeapMemory {
         let heap = Self { segment, bytes };
         let address = heap.address();
         if !address.0.is_multiple_of(MAX_ALIGNMENT) {
-            let problem = format!(
-                "the runtime placed it at {address:#x}, not at a multiple of {MAX_ALIGNMENT}",
-                address = address.0
-            );
-            return Err(Error::HeapMemory { bytes, device: device.ordinal(), problem, source: None });
+            let (device, address) = (device.ordinal(), address.0);
+            return Err(Error::HeapAlignment { device, address, alignment: MAX_ALIGNMENT });
         }
         // SAFETY: the segment was made just now and has at least a header; no other rank knows it yet.
         unsafe { device.write_memory(address, &probe.to_le_bytes()) }?;

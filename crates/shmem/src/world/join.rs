@@ -68,7 +68,7 @@ impl World {
     ///
     /// # Errors
     /// On all ranks: [`Error::Differs`] with the setting, both values and ranks; [`Error::Unreachable`] with the reason of
-    /// each transport; [`Error::HeapMemory`]; [`Error::Pair`]; [`Error::Probe`]. Where only one rank failed, the
+    /// each transport; [`Error::HeapMemory`]; [`Error::HeapAlignment`]; [`Error::Pair`]; [`Error::Probe`]. Where only one rank failed, the
     /// others get [`Error::FailedOn`], which names it. [`Error::Rendezvous`] when a rank did not come in time.
     pub fn join(
         config: WorldConfig,
@@ -332,7 +332,7 @@ fn handshake(
 fn flat_error(config: &WorldConfig, device: &Device, source: WindowError) -> Error {
     let (bytes, runtime, device) = (config.heap_bytes, device.runtime().kind(), device.ordinal());
     let problem = format!("heap.mode = flat cannot be had of the {runtime} runtime");
-    Error::HeapMemory { bytes, device, problem, source: Some(Box::new(source)) }
+    Error::HeapMemory { bytes, device, problem, source: Box::new(source) }
 }
 
 /// A number that no other world of this rendezvous has had: who, and when. Under a driver, whose runs must be the same in

@@ -269,7 +269,7 @@ mod tests {
             bytes: 1,
             device: anabranch_hip::DeviceOrdinal(0),
             problem: "none is free".to_owned(),
-            source: Some(Box::new(refused())),
+            source: Box::new(refused()),
         };
         let text = anabranch_hip::with_causes(&error);
         let failed: RankError<Error> = RankError::Work { rank: GlobalRank::new(0), error };
@@ -292,7 +292,7 @@ mod tests {
             ("the work of rank 0 failed: no file", true)
         );
         let device = anabranch_hip::DeviceOrdinal(0);
-        let (problem, source) = ("none is free".to_owned(), Some(Box::new(refused()).into()));
+        let (problem, source) = ("none is free".to_owned(), Box::new(refused()).into());
         let full = Error::HeapMemory { bytes: 1, device, problem, source };
         let boxed: Box<dyn std::error::Error + Send + Sync> = Box::new(full);
         let error = passed_on(boxed).unwrap_err();

@@ -323,7 +323,7 @@ pub fn run_points(world: &World, config: &CclConfig, points: &[Point], stream: &
             for choice in choices(&communicator, &point.trial, point.choice, &mut tally)? {
                 let verdict = point.trial.run(&mut communicator, &mut scratch, choice, stream)?;
                 tally.judged(&point.subset, [&point.trial], verdict, "");
-                tally.across_machines += u64::from(communicator.is_internode());
+                tally.internode += u64::from(communicator.is_internode());
             }
         }
         scratch.release()?;

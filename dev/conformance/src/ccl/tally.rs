@@ -14,8 +14,8 @@ pub struct Tally {
     pub calls: u64,
     /// Those of them that were of lists, in the order of [`ListForm::ALL`].
     pub lists: [u64; ListForm::ALL.len()],
-    /// Trials, as often as they ran, in groups whose members are on several machines.
-    pub across_machines: u64,
+    /// Trials, as often as they ran, in groups whose members are on several nodes.
+    pub internode: u64,
     /// What does not exist in the communicators of some groups, and why: how many trials.
     pub left_out: BTreeMap<LeftOut, u64>,
     /// Wrong results, each with its group.
@@ -36,7 +36,7 @@ impl Tally {
     pub(crate) fn leave_out(&mut self, what: &str, error: &Error) {
         let why = match error {
             Error::Algorithm { reason, .. } => (*reason).to_owned(),
-            // How many machines depends on the group.
+            // How many nodes depends on the group.
             Error::Unmapped { instead, .. } => {
                 format!(
                     "it goes through memory that all members map, and members are on several nodes: {instead}"

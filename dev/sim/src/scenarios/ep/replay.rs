@@ -123,7 +123,7 @@ mod tests {
         }
     }
 
-    /// Rank 1 keeps the second dispatch, too, and so comes with another routing than the others; or it routes anew.
+    /// Rank 1 keeps the second dispatch, too, and so comes with another routing than the others; or it dispatches without one.
     #[test]
     fn another_routing_is_reported_by_every_rank_it_reaches() {
         for anew in [false, true] {
