@@ -1,6 +1,7 @@
 """What the programs share: a list of checks, run in order on all ranks."""
 
 import traceback
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -28,7 +29,7 @@ def same(given: torch.Tensor, expected: torch.Tensor) -> None:
 
 def main() -> None:
     """Runs the checks with ``init_process_group("anabranch")``, which no import of this package precedes."""
-    dist.init_process_group("anabranch")
+    dist.init_process_group("anabranch", timeout=timedelta(seconds=60))
     rank, size = dist.get_rank(), dist.get_world_size()
     gloo = dist.new_group(backend="gloo")
     for function in CHECKS:
