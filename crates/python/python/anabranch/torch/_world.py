@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 
 import torch
 from torch.distributed import DistBackendError
@@ -14,6 +16,7 @@ import anabranch
 # Settings on GPUs where `heap.bytes` is not configured: capacity for about 25 groups of ranks.
 _GPU_SETTINGS = {"heap.bytes": "2 GiB", "ccl.staging_bytes": "64 MiB", "ccl.pipe_bytes": "16 MiB", "ccl.max_blocks": "32"}
 
+_LOG = logging.getLogger("anabranch.torch")
 _current: Shared | None = None
 # Worlds that this process has joined. Part of the key in the store, which may outlive a world.
 _joined = 0
@@ -31,8 +34,9 @@ def reported():
 class Shared:
     """The world, the ranks of torch that are in it, and the groups that use it."""
 
-    def __init__(self, world: anabranch.World, ranks: tuple[int, ...]) -> None:
+    def __init__(self, world: anabranch.World, ranks: tuple[int, ...], timeout: timedelta) -> None:
         self.world = world
+        self.timeout = timeout
         self.ranks = ranks
         self.groups: list = []
         self.is_gpu = world.runtime != "host"
@@ -87,9 +91,13 @@ def share(options, pg_options) -> tuple[Shared, bool]:
     if _current is not None:
         if pg_options:
             raise ValueError("pg_options are settings of the world; give them to the first group with the backend anabranch")
+        if options.timeout < _current.timeout:
+            _LOG.warning(
+                "the group asks for a timeout of %s; waits of the world have one deadline, the %s of its first group", options.timeout, _current.timeout
+            )
         return _current, False
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    _current = Shared(_join(options, pg_options), ranks)
+    _current = Shared(_join(options, pg_options), ranks, options.timeout)
     return _current, True
 
 
