@@ -1,6 +1,6 @@
 """A mixture-of-experts layer without a framework: every rank routes tokens to the experts of all ranks.
 
-    python -m anabranch run -n 4 --set device.runtime=host -- python examples/python/expert_parallel.py
+    python -m anabranch run -n 4 -- python examples/python/expert_parallel.py
 
 Needs numpy. On the host runtime no GPU is needed; on GPUs the arrays would be torch's, JAX's or cupy's.
 """

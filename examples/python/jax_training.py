@@ -33,9 +33,9 @@ def main() -> None:
 
         def step(parameters, x, y):
             value, gradients = jax.value_and_grad(loss)(parameters, x, y)
-            # One call for all gradients and the loss: calls that do not depend on each other have no order.
             flat, restore = jax.flatten_util.ravel_pytree((value, gradients))
-            value, gradients = restore(group.all_reduce(flat))
+            total, _ = group.all_reduce(flat, group.start("ranks"))
+            value, gradients = restore(total)
             return jax.tree.map(lambda old, gradient: old - 0.05 * gradient, parameters, gradients), value
 
         train = jax.jit(

@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 examples/python/moe_layer.py       # or 1, 4: the same losses
 
-Without a GPU: ANABRANCH__DEVICE__RUNTIME=host.
+On GPUs: ANABRANCH__DEVICE__RUNTIME=nvidia (or amd). Else the ranks are on the CPU.
 """
 
 import anabranch

@@ -8,6 +8,7 @@ mod config;
 mod dlpack;
 mod ep;
 mod errors;
+mod joining;
 mod logs;
 mod memory;
 mod state;
@@ -31,9 +32,11 @@ mod _native {
     #[pymodule_export]
     use super::ep::{CombineSent, DispatchSent, Dispatched, EpConfig, ExpertParallel, Routing};
     #[pymodule_export]
+    use super::joining::{init, join_threads, spawn_threads};
+    #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]
-    use super::world::{World, init, join_threads, spawn_threads};
+    use super::world::World;
     #[pymodule_export]
     use super::xla::{xla_collective_handler, xla_operator, xla_register, xla_unregister};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 /// A value whose drop may wait for other ranks, or for the device. Python drops its objects with the interpreter's lock held, and the other
-/// ranks of [`spawn_threads`](crate::world::spawn_threads) need that lock to come: it is let go for the time of the drop.
+/// ranks of [`spawn_threads`](crate::joining::spawn_threads) need that lock to come: it is let go for the time of the drop.
 #[derive(Debug)]
 pub(crate) struct Unlocked<T: Ends> {
     value: ManuallyDrop<T>,

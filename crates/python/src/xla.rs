@@ -50,9 +50,6 @@ struct MetadataExtension {
     metadata: *mut Metadata,
 }
 
-/// `XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE`: launches may be captured into graphs.
-const CAPTURABLE: u32 = 1;
-
 #[repr(C)]
 struct Buffer {
     size: usize,
@@ -283,7 +280,7 @@ unsafe fn answer_metadata(frame: &mut Frame) -> bool {
             // SAFETY: as above.
             let metadata = unsafe { &mut *(*extension.cast::<MetadataExtension>()).metadata };
             (metadata.version.major, metadata.version.minor) = (0, 3);
-            metadata.traits = CAPTURABLE;
+            metadata.traits = 0;
             return true;
         }
         extension = entry.next;
@@ -326,6 +323,15 @@ unsafe fn run(frame: &Frame) -> Result<(), String> {
         member.ok_or_else(|| format!("device {ordinal} is not in the group, which has {}", group.len()))?;
     // SAFETY: buffers of the frame are valid until the work is over: on the CPU the call waits for it, on GPUs XLA's stream is behind it.
     let (input, output) = unsafe { (tensor(&frame.arguments)?, tensor(&frame.results)?) };
+    if member.state.home.runtime == RuntimeKind::Host {
+        // SAFETY: the second argument is one f32 in memory of the host: the device's place on the mesh's axis.
+        let place = unsafe { place(&frame.arguments) }?;
+        if place != ordinal as f32 {
+            return Err(format!(
+                "device {ordinal} is at place {place} of the mesh's axis; make the mesh of jax.local_devices(), in their order"
+            ));
+        }
+    }
     let op = || {
         let value = u32::try_from(attribute("op")?).map_err(|error| error.to_string())?;
         ReduceOp::from_torch(value, None).map_err(|error| error.to_string())
@@ -387,13 +393,27 @@ unsafe fn integer(attributes: &Attributes, name: &str) -> Result<i64, String> {
     Err(format!("the attribute {name} is missing, or no 64-bit integer"))
 }
 
-/// The one buffer of a call's arguments or results.
+/// What the second buffer, which orders calls, holds.
+///
+/// # Safety
+/// The buffers are XLA's, in memory of the host.
+unsafe fn place(buffers: &Buffers) -> Result<f32, String> {
+    // SAFETY: `tensor` has seen that there are two.
+    let buffer = unsafe { &**buffers.values.add(1) };
+    if buffer.data_type != 11 || buffer.data.is_null() {
+        return Err("the second argument is no f32".to_owned());
+    }
+    // SAFETY: XLA's arrays are aligned for their elements.
+    Ok(unsafe { buffer.data.cast::<f32>().read() })
+}
+
+/// The first buffer of a call's arguments or results. The second orders calls.
 ///
 /// # Safety
 /// The buffers are XLA's, and stay valid until the work is over.
 unsafe fn tensor<'a>(buffers: &Buffers) -> Result<Tensor<'a>, String> {
-    if buffers.count != 1 {
-        return Err(format!("{} buffers were given; 1 is needed", buffers.count));
+    if buffers.count != 2 {
+        return Err(format!("{} buffers were given; 2 are needed", buffers.count));
     }
     // SAFETY: the arrays have an entry for each buffer, and a buffer has as many extents as its rank.
     let (buffer, extents) = unsafe {

@@ -21,6 +21,15 @@ mesh = jax.sharding.Mesh(jax.local_devices(), ("ranks",))
 def sharded(function, out=P("ranks")):
     return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=P("ranks"), out_specs=out, check_vma=False))
 
+def in_order(*calls):
+    # A function that makes these calls one after the other.
+    def run(x):
+        order = group.start("ranks")
+        for call in calls:
+            x, order = call(x, order)
+        return x
+    return run
+
 def values(dtype):
     return (jnp.arange(RANKS * 8 * 3) % 7).astype(dtype).reshape(RANKS * 8, 3)
 """
@@ -45,8 +54,9 @@ with anabranch.jax.Group(settings) as group:
             (group.all_to_all, lambda x: jax.lax.all_to_all(x, "ranks", 0, 0, tiled=True)),
         ]
         for ours, theirs in pairs:
-            assert (sharded(ours)(x) == sharded(theirs)(x)).all(), (dtype, ours)
-    many = sharded(lambda x: functools.reduce(lambda x, _: group.all_reduce(x) / RANKS, range(20), x))
+            assert (sharded(in_order(ours))(x) == sharded(theirs)(x)).all(), (dtype, ours)
+    mean = functools.partial(group.all_reduce, op="avg")
+    many = sharded(in_order(*[mean] * 20))
     assert jnp.allclose(many(values(jnp.float32)), sharded(lambda x: jax.lax.pmean(x, "ranks"))(values(jnp.float32)))
 """)
 
@@ -58,9 +68,13 @@ with anabranch.jax.Group(settings) as group:
     weights = jnp.arange(8 * 3, dtype=jnp.float32).reshape(8, 3) / 10
 
     def ours(x):
-        y = group.all_reduce(jnp.sin(x)) * weights
-        z = group.reduce_scatter(group.all_gather(jnp.tanh(y)) ** 2)
-        return jnp.sum(group.all_to_all(z) * x, keepdims=True)
+        order = group.start("ranks")
+        y, order = group.all_reduce(jnp.sin(x), order)
+        y = y * weights
+        z, order = group.all_gather(jnp.tanh(y), order)
+        z, order = group.reduce_scatter(z ** 2, order)
+        z, order = group.all_to_all(z, order)
+        return jnp.sum(z * x, keepdims=True)
 
     def theirs(x):
         y = jax.lax.psum(jnp.sin(x), "ranks") * weights
@@ -69,6 +83,44 @@ with anabranch.jax.Group(settings) as group:
 
     gradients = [jax.grad(lambda x, function=function: sharded(function)(x).sum())(x) for function in (ours, theirs)]
     assert jnp.allclose(*gradients, rtol=1e-5), abs(gradients[0] - gradients[1]).max()
+    second = [
+        jax.grad(lambda x, function=function: (jax.grad(lambda x: sharded(function)(x).sum())(x) ** 2).sum())(x)
+        for function in (ours, theirs)
+    ]
+    assert jnp.allclose(*second, rtol=1e-4), abs(second[0] - second[1]).max()
+""")
+
+
+def test_calls_that_depend_on_nothing_but_their_order():
+    """Without it, they would block each other's threads, or meet in another order on another device."""
+    run("""
+with anabranch.jax.Group(settings) as group:
+    def ours(x):
+        order, sums = group.start("ranks"), []
+        for number in range(8):
+            total, order = group.all_reduce(jnp.sin(x + number), order)
+            sums.append(total)
+        return jnp.stack(sums)
+
+    def theirs(x):
+        return jnp.stack([jax.lax.psum(jnp.sin(x + number), "ranks") for number in range(8)])
+
+    x = jax.random.normal(jax.random.PRNGKey(0), (RANKS * 50, 200))
+    mine, expected = sharded(ours, P(None, "ranks")), sharded(theirs, P(None, "ranks"))(x)
+    for _ in range(30):
+        assert jnp.allclose(mine(x), expected, atol=1e-5)
+    gradient = jax.jit(jax.grad(lambda x: (sharded(ours, P(None, "ranks"))(x) ** 2).sum()))
+    wanted = jax.grad(lambda x: (sharded(theirs, P(None, "ranks"))(x) ** 2).sum())(x)
+    for _ in range(10):
+        assert jnp.allclose(gradient(x), wanted, rtol=1e-4, atol=1e-4)
+""")
+
+
+def test_a_group_is_left_after_its_programs():
+    run("""
+with anabranch.jax.Group(settings) as group:
+    y = sharded(in_order(*[group.all_reduce] * 40))(values(jnp.float32) / 100)
+assert jnp.isfinite(y).all()
 """)
 
 
@@ -76,9 +128,10 @@ def test_errors_say_what_is_wrong():
     run("""
 group = anabranch.jax.Group(settings)
 for call, words in [
-    (lambda x: group.reduce_scatter(x[:3]), "no multiple of the group's 4 ranks"),
-    (lambda x: group.all_reduce(x, "median"), "unknown operator"),
-    (lambda x: group.all_reduce(x.astype(jnp.complex64)), "element type"),
+    (in_order(lambda x, order: group.reduce_scatter(x[:3], order)), "no multiple of the group's 4 ranks"),
+    (in_order(functools.partial(group.all_reduce, op="median")), "unknown operator"),
+    (lambda x: in_order(functools.partial(group.all_reduce, op="avg"))(x.astype(jnp.int32)), "avg is not defined"),
+    (lambda x: in_order(group.all_reduce)(x.astype(jnp.complex64)), "not supported"),
 ]:
     try:
         sharded(call)(values(jnp.float32)).block_until_ready()
@@ -86,7 +139,7 @@ for call, words in [
         assert words in str(error), (words, str(error))
     else:
         raise AssertionError(words)
-compiled = sharded(group.all_reduce)
+compiled = sharded(in_order(group.all_reduce))
 x = values(jnp.float32)
 compiled(x).block_until_ready()
 group.leave()
@@ -99,5 +152,12 @@ else:
     raise AssertionError("a group that was left")
 # Another group takes its place.
 with anabranch.jax.Group(settings) as group:
-    sharded(group.all_reduce)(x).block_until_ready()
+    sharded(in_order(group.all_reduce))(x).block_until_ready()
+    mesh = jax.sharding.Mesh(jax.local_devices()[::-1], ("ranks",))
+    try:
+        sharded(in_order(group.all_gather))(x).block_until_ready()
+    except Exception as error:
+        assert "in their order" in str(error), error
+    else:
+        raise AssertionError("a mesh in another order")
 """)

@@ -88,3 +88,47 @@ def test_a_forward_pass_alone_leaves_slots_free(settings):
         torch.testing.assert_close(out, x * copies[:, None])
 
     anabranch.spawn_threads(work, RANKS, settings)
+
+
+def test_a_rank_without_rows_takes_part_in_the_backward_pass(settings):
+    """Code of experts often skips what no token came to."""
+    from anabranch.torch.expert_parallel import ExpertParallel
+
+    def work(world):
+        ep = ExpertParallel(world, hidden=HIDDEN, experts=EXPERTS, top_k=1, max_tokens=TOKENS, dtype=torch.float32)
+        scale = torch.ones((), requires_grad=True)
+        x = tokens(world.rank)
+        for _ in range(2):
+            x.grad = None
+            received = ep.dispatch(x, torch.zeros(TOKENS, 1, dtype=torch.int64), torch.ones(TOKENS, 1))
+            came = (received.ids[:, 0] == 0).nonzero()[:, 0]
+            y = torch.zeros_like(received.rows)
+            if len(came):
+                y = y.index_add(0, came, received.rows[came] * 3 * scale)
+            assert (len(came) > 0) == (world.rank == 0)
+            ep.combine(y, received).sum().backward()
+            assert (x.grad == 3).all()
+
+    anabranch.spawn_threads(work, RANKS, settings)
+
+
+def test_a_refused_combine_and_second_derivatives(settings):
+    from anabranch.torch.expert_parallel import ExpertParallel
+
+    def work(world):
+        make = lambda: ExpertParallel(world, hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, max_tokens=TOKENS, dtype=torch.float32)
+        ep, other = make(), make()
+        router, _ = parameters()
+        x = tokens(world.rank)
+        for _ in range(2):
+            received = ep.dispatch(x, *route(x, router))
+            with pytest.raises(anabranch.UsageError, match="y has shape"):
+                ep.combine(received.rows[:3], received)
+            with pytest.raises(anabranch.UsageError, match="another ExpertParallel"):
+                other.combine(received.rows, received)
+            out = ep.combine(received.rows, received)
+        (gradient,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable|does not require grad"):
+            gradient.sum().backward()
+
+    anabranch.spawn_threads(work, RANKS, settings)

@@ -25,7 +25,7 @@ const KNOWN: [(&str, &str, &str); 17] = [
         "tables of the crate, parsed when first asked for, and never changed",
     ),
     ("crates/ep/src/plan/launch/choice.rs", "LOGGED", "a line is logged once in a process"),
-    ("crates/python/src/world.rs", "JOINED", "worlds of one store meet at different keys"),
+    ("crates/python/src/joining.rs", "JOINED", "worlds of one store meet at different keys"),
     ("crates/python/src/xla.rs", "GROUPS", "a program of XLA names a group by a number alone"),
     ("crates/python/src/errors.rs", "MAKE", "the function of Python that makes exceptions, looked up once"),
     ("crates/python/src/logs.rs", "RING", "the log is one per process; records wait there for Python"),

@@ -8,7 +8,17 @@
 //! use anabranch_ccl::{Communicator, Options, PreMulSum, Result, Sum, TypedTensor};
 //! use anabranch_hip::Stream;
 //!
-//! A synchronous call of torch: later work on the stream follows it.
+//! fn gradients(
+//!     communicator: &mut Communicator,
+//!     loss: TypedTensor<'_, f64>,
+//!     gradients: TypedTensor<'_, f32>,
+//!     stream: &Stream,
+//! ) -> Result<()> {
+//!     // A synchronous call of torch: later work on the stream follows it.
+//!     communicator.all_reduce(loss, Sum, Options::on(stream))?.wait_on(stream)?;
+//!     let scaled = PreMulSum(1.0 / 1024.0);
+//!     communicator.all_reduce(gradients, scaled, Options::on(stream))?.wait_on(stream)
+//! }
 //! ```
 //!
 //! # Names

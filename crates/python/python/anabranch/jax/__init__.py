@@ -1,24 +1,33 @@
 """Collectives inside compiled programs of JAX.
 
     import anabranch.jax, jax
+    from jax.sharding import Mesh, PartitionSpec as P
 
     with anabranch.jax.Group() as group:              # all devices of this process
-        mesh = jax.sharding.Mesh(jax.local_devices(), ("ranks",))
-        total = jax.shard_map(group.all_reduce, mesh=mesh, in_specs=P("ranks"), out_specs=P("ranks"), check_vma=False)
-        y = jax.jit(total)(x)
+        def step(x):
+            order = group.start("ranks")
+            total, order = group.all_reduce(x, order)
+            parts, order = group.all_gather(total, order)
+            return parts
+
+        mesh = Mesh(jax.local_devices(), ("ranks",))
+        y = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=P("ranks"), out_specs=P("ranks"), check_vma=False))(x)
+        y.block_until_ready()
 
 The functions are calls of XLA's FFI. They belong inside ``jax.shard_map`` over a mesh of the process's devices in their order, with
-``check_vma=False``: there is one rank a device, and each gives its own shard. Outside of it XLA would gather all shards on each device first.
-On GPUs a call puts its work on XLA's stream, also while XLA captures a graph. On the CPU it returns when its result is there.
+``check_vma=False``: there is one rank a device, and each gives its own shard.
 
-Calls of one group that do not depend on each other may run in any order, which may differ between devices. Order them by their data, or use
-a group for each.
+Every call takes ``order`` and returns the next one. XLA runs calls that do not depend on each other in any order, which may differ between
+devices; through ``order`` each call depends on the one before it, in the backward pass too. Give each ``order`` to one call.
+
+On GPUs a call puts its work on XLA's stream. On the CPU it returns when its result is there.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -30,6 +39,13 @@ from .. import _native
 
 _TARGET = "anabranch_collective"
 _CALLS = {"all_reduce": 0, "all_gather": 1, "reduce_scatter": 2, "all_to_all": 3}
+# A collective and its gradient.
+_GRADIENTS = {"all_reduce": "all_reduce", "all_gather": "reduce_scatter", "reduce_scatter": "all_gather", "all_to_all": "all_to_all"}
+_TYPES = (
+    ["float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "bool"]
+    + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+)
+_LOG = logging.getLogger("anabranch.jax")
 _PLATFORMS = {"host": "cpu", "nvidia": "CUDA", "amd": "ROCM"}
 _T = TypeVar("_T")
 
@@ -43,13 +59,13 @@ def _register(runtime: str) -> None:
 class Group:
     """All local devices of JAX as ranks of one world, in the order of ``jax.local_devices()``.
 
-    A context manager: leaving the block leaves the world. Compiled programs that use the group fail from then on.
+    A context manager: leaving the block waits for programs that run, and leaves the world. Compiled programs that use the group fail from then
+    on.
 
     Args:
-        config: a TOML file, a mapping of settings, or an ``anabranch.Config``. ``device.runtime`` is that of JAX's default backend unless it
-            is configured.
+        config: a TOML file, a mapping of settings, or an ``anabranch.Config``. ``device.runtime`` has to fit JAX's default backend: ``host``
+            for its CPU, ``nvidia`` or ``amd`` for its GPUs.
         set: further settings, each ``"key=value"``.
-        size: the number of devices; all local devices if it is left out.
     """
 
     def __init__(
@@ -57,9 +73,8 @@ class Group:
         config: "_native.Config | str | Mapping[str, Any] | None" = None,
         *,
         set: Sequence[str] = (),
-        size: int | None = None,
     ) -> None:
-        self.size = len(jax.local_devices()) if size is None else size
+        self.size = len(jax.local_devices())
         self.worlds = _native.join_threads(self.size, config, set=[*set])
         self.runtime = self.worlds[0].runtime
         self._number: int | None = None
@@ -84,6 +99,11 @@ class Group:
         """Leaves the world. Doing it again does nothing."""
         number, self._number = self._number, None
         if number is not None:
+            try:
+                jax.effects_barrier()
+            except Exception as error:
+                # The program that failed has reported it, or will where its result is read.
+                _LOG.debug("a program failed before its group was left: %s", error)
             _native.xla_unregister(number)
         worlds, self.worlds = self.worlds, []
         if worlds:
@@ -96,54 +116,66 @@ class Group:
     def __exit__(self, *_error: object) -> None:
         self.leave()
 
-    def _call(self, name: str, x: jax.Array, shape: tuple[int, ...], op: str = "sum") -> jax.Array:
-        if self._number is None:
-            raise RuntimeError("this group was left")
-        result = jax.ShapeDtypeStruct(shape, x.dtype)
-        call = jax.ffi.ffi_call(_TARGET, result, has_side_effect=True)
-        attributes = {"group": self._number, "call": _CALLS[name], "op": _native.xla_operator(op)}
-        return call(x, **{key: numpy.int64(value) for key, value in attributes.items()})
+    def start(self, axis_name: str) -> jax.Array:
+        """The first ``order`` of a program. ``axis_name`` is the axis of the mesh that the group is on."""
+        return jax.lax.axis_index(axis_name).astype(numpy.float32)[None]
 
-    def _parts(self, name: str, x: jax.Array) -> int:
-        if x.ndim == 0 or x.shape[0] % self.size:
-            raise ValueError(f"{name}: the first dimension of {x.shape} is no multiple of the group's {self.size} ranks")
-        return x.shape[0] // self.size
-
-    def all_reduce(self, x: jax.Array, op: str = "sum") -> jax.Array:
+    def all_reduce(self, x: jax.Array, order: jax.Array, op: str = "sum") -> tuple[jax.Array, jax.Array]:
         """Reduces ``x`` over the ranks, as ``jax.lax.psum`` does. ``op`` is sum, avg, product, min, max, band, bor or bxor; sum and avg have
         gradients. Sums are added in rank order: the same bits on all ranks and in every run."""
-        if op in ("sum", "avg"):
-            return _differentiable(self, "all_reduce", "all_reduce", op)(x)
-        return self._call("all_reduce", x, x.shape, op)
+        if op == "avg" and not numpy.issubdtype(x.dtype, numpy.inexact) and x.dtype.kind in "iub":
+            raise ValueError(f"avg is not defined for {x.dtype}")
+        return self._call("all_reduce", x, order, op)
 
-    def all_gather(self, x: jax.Array) -> jax.Array:
+    def all_gather(self, x: jax.Array, order: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Each rank's ``x``, ``[n, ...]``, in rank order: ``[ranks * n, ...]``, as ``jax.lax.all_gather(tiled=True)``."""
         if x.ndim == 0:
             raise ValueError("all_gather: x has no dimension to gather along")
-        return _differentiable(self, "all_gather", "reduce_scatter", "sum")(x)
+        return self._call("all_gather", x, order, "sum")
 
-    def reduce_scatter(self, x: jax.Array) -> jax.Array:
+    def reduce_scatter(self, x: jax.Array, order: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Sums ``x``, ``[ranks * n, ...]``, over the ranks; rank r gets part r, ``[n, ...]``, as ``jax.lax.psum_scatter(tiled=True)``."""
-        self._parts("reduce_scatter", x)
-        return _differentiable(self, "reduce_scatter", "all_gather", "sum")(x)
+        return self._call("reduce_scatter", x, order, "sum")
 
-    def all_to_all(self, x: jax.Array) -> jax.Array:
+    def all_to_all(self, x: jax.Array, order: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Sends part p of ``x``, ``[ranks * n, ...]``, to rank p, and returns the parts received in rank order."""
-        self._parts("all_to_all", x)
-        return _differentiable(self, "all_to_all", "all_to_all", "sum")(x)
+        return self._call("all_to_all", x, order, "sum")
 
-    def _plain(self, name: str, x: jax.Array, op: str) -> jax.Array:
-        first = {"all_gather": lambda: x.shape[0] * self.size, "reduce_scatter": lambda: self._parts(name, x)}
-        shape = (first[name](), *x.shape[1:]) if name in first else x.shape
-        return self._call(name, x, shape, op)
+    def _shape(self, name: str, x: jax.Array) -> tuple[int, ...]:
+        """The result's shape."""
+        if name == "all_gather":
+            return (x.shape[0] * self.size, *x.shape[1:])
+        if name == "all_reduce":
+            return x.shape
+        if x.ndim == 0 or x.shape[0] % self.size:
+            raise ValueError(f"{name}: the first dimension of {x.shape} is no multiple of the group's {self.size} ranks")
+        return (x.shape[0] // self.size, *x.shape[1:]) if name == "reduce_scatter" else x.shape
 
+    def _call(self, name: str, x: jax.Array, order: jax.Array, op: str) -> tuple[jax.Array, jax.Array]:
+        if self._number is None:
+            raise RuntimeError("this group was left")
+        if str(x.dtype) not in _TYPES:
+            raise ValueError(f"{name}: elements of {x.dtype} are not supported; supported are {', '.join(_TYPES)}")
+        results = (jax.ShapeDtypeStruct(self._shape(name, x), x.dtype), jax.ShapeDtypeStruct((1,), numpy.float32))
+        attributes = {"group": self._number, "call": _CALLS[name], "op": _native.xla_operator(op)}
+        attributes = {key: numpy.int64(value) for key, value in attributes.items()}
 
-def _differentiable(group: Group, name: str, backward: str, op: str) -> Callable[[jax.Array], jax.Array]:
-    """A collective whose gradient is another collective."""
+        @jax.custom_vjp
+        def call(x: jax.Array, order: jax.Array) -> tuple[jax.Array, jax.Array]:
+            # `order` is handed on as it is, in the same memory.
+            target = jax.ffi.ffi_call(_TARGET, results, has_side_effect=True, input_output_aliases={1: 1})
+            return target(x, order, **attributes)
 
-    @jax.custom_vjp
-    def call(x: jax.Array) -> jax.Array:
-        return group._plain(name, x, op)
+        def forward(x: jax.Array, order: jax.Array) -> Any:
+            y, after = call(x, order)
+            return (y, after), after
 
-    call.defvjp(lambda x: (call(x), None), lambda _, gradient: (group._plain(backward, gradient, op),))
-    return call
+        def backward(after: jax.Array, gradients: Any) -> Any:
+            if op not in ("sum", "avg"):
+                raise NotImplementedError(f"{name} with the operator {op} has no gradient")
+            y, later = gradients
+            # After the backward pass of later calls, and after this call.
+            return self._call(_GRADIENTS[name], y, after + 0 * later, op)
+
+        call.defvjp(forward, backward)
+        return call(x, order)

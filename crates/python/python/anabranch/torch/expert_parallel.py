@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.function import once_differentiable
 
 import anabranch
 
@@ -24,6 +25,9 @@ class Received(NamedTuple):
     """``[rows, top_k]`` float32, as dispatched."""
     routing: "_Routing"
     """What combine needs; of this call alone."""
+    link: torch.Tensor
+    """No elements. Through it the backward pass of combine comes before that of dispatch, on every rank: also where no row came, or where the
+    experts' output does not depend on the rows."""
 
 
 class _Routing:
@@ -95,15 +99,16 @@ class ExpertParallel:
 
         Args:
             x: ``[tokens, hidden]`` of the layer's dtype.
-            topk_ids: ``[tokens, top_k]``, any integer type; -1 is no expert.
+            topk_ids: ``[tokens, top_k]``, any integer type; -1 is no expert. Other ids without an expert count as -1, and
+                ``native.check_ids()`` raises for them.
             topk_weights: ``[tokens, top_k]`` float32.
 
         Gradients flow to ``x`` and ``topk_weights``.
         """
         ids = topk_ids.to(torch.int32).contiguous()
         holder: list[Any] = []
-        rows, weights, row_ids = _Dispatch.apply(x, topk_weights, ids, self, holder)
-        return Received(rows, row_ids, weights, holder[0])
+        rows, weights, row_ids, link = _Dispatch.apply(x, topk_weights, ids, self, holder)
+        return Received(rows, row_ids, weights, holder[0], link)
 
     def combine(self, y: torch.Tensor, received: Received) -> torch.Tensor:
         """Sums the experts' output of each token: ``[tokens, hidden]``. Weights are not applied: the experts do that.
@@ -112,7 +117,11 @@ class ExpertParallel:
             y: ``[rows, hidden]``, each row at the place of the row that it came from.
             received: of the dispatch.
         """
-        return _Combine.apply(y, received.routing, self)
+        if received.routing.layer is not self:
+            raise anabranch.UsageError("these rows were received by another ExpertParallel")
+        if tuple(y.shape) != tuple(received.rows.shape):
+            raise anabranch.UsageError(f"y has shape {tuple(y.shape)}; {tuple(received.rows.shape)} is needed, a row for each received one")
+        return _Combine.apply(y, received.link, received.routing, self)
 
     def _begin(self, call: Any) -> Any:
         """Starts an operation. A slot that still waits for a combine that autograd did not ask for is given back, on all ranks alike."""
@@ -166,10 +175,11 @@ class _Dispatch(torch.autograd.Function):
         row_weights, row_ids = torch.from_dlpack(operation.weights), torch.from_dlpack(operation.ids)
         row_ids = torch.where(came, row_ids, row_ids.new_full((), -1))
         ctx.mark_non_differentiable(row_ids)
-        return layer._rows(operation), torch.where(came, row_weights, row_weights.new_zeros(())), row_ids
+        return layer._rows(operation), torch.where(came, row_weights, row_weights.new_zeros(())), row_ids, x.new_zeros(0)
 
     @staticmethod
-    def backward(ctx: Any, rows: torch.Tensor, weights: torch.Tensor, _ids: Any) -> Any:
+    @once_differentiable
+    def backward(ctx: Any, rows: torch.Tensor, weights: torch.Tensor, _ids: Any, _link: Any) -> Any:
         operation = ctx.routing.take(rows)
         x, sums = ctx.layer._sum(operation, rows, weights, ctx.routing.tokens)
         return x, sums, None, None, None
@@ -177,12 +187,13 @@ class _Dispatch(torch.autograd.Function):
 
 class _Combine(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, y: torch.Tensor, routing: _Routing, layer: ExpertParallel) -> torch.Tensor:
+    def forward(ctx: Any, y: torch.Tensor, link: torch.Tensor, routing: _Routing, layer: ExpertParallel) -> torch.Tensor:
         ctx.routing, ctx.layer = routing, layer
         out, _ = layer._sum(routing.take(y), y.detach(), None, routing.tokens)
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         layer, routing = ctx.layer, ctx.routing
         weights = gradient.new_zeros(routing.tokens, layer.top_k, dtype=torch.float32)
@@ -190,4 +201,4 @@ class _Combine(torch.autograd.Function):
         operation = layer._begin(lambda: layer.native.dispatch_with(routing.kept, rows, weights))
         # The backward pass of the dispatch combines it.
         routing.pending, layer._pending = operation, routing
-        return layer._rows(operation), None, None
+        return layer._rows(operation), gradient.new_zeros(0), None, None
