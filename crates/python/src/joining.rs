@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 use anabranch::bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezvous, TcpRoot, UniqueId};
 use anabranch::{GlobalRank, Group, JoinedRank, ProcessLayout};
@@ -290,7 +291,11 @@ fn run_rank(world: &anabranch::World, work: &Py<PyAny>) -> PyResult<Py<PyAny>> {
     match &result {
         // Here and not by the drop of the world, so that the tensors of the last calls are let go of.
         Ok(_) => state.leave().map_err(raise)?,
-        Err(error) => state.abandon(&format!("an exception in Python: {error}")),
+        Err(error) => {
+            let leaving = state.abandon(&format!("an exception in Python: {error}"));
+            // A panic there was printed, and the exception is the error to report.
+            let _ = leaving.map(JoinHandle::join);
+        }
     }
     Python::attach(|_| state.release());
     result

@@ -4,6 +4,7 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anabranch::bootstrap::Deadline;
@@ -171,10 +172,11 @@ impl State {
         Ok(goodbye?)
     }
 
-    /// Marks the world as failed after an exception: the other ranks notice at once, and not by a deadline. Does not wait.
-    pub(crate) fn abandon(&self, reason: &str) {
+    /// Marks the world as failed after an exception: the other ranks notice at once, and not by a deadline. Does not wait: the thread that it
+    /// returns does, until kernels of this rank have ended.
+    pub(crate) fn abandon(&self, reason: &str) -> Option<JoinHandle<()>> {
         if std::process::id() != self.process || self.left.swap(true, Ordering::AcqRel) {
-            return;
+            return None;
         }
         self.world.poison(reason);
         // They may be gone already; the exception is the error to report.
@@ -188,7 +190,7 @@ impl State {
             }
         };
         // Where no thread can be started, the world is left when its last object is dropped.
-        let _ = std::thread::Builder::new().name("anabranch leave".to_owned()).spawn(leave);
+        std::thread::Builder::new().name("anabranch leave".to_owned()).spawn(leave).ok()
     }
 }
 

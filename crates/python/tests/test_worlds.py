@@ -100,7 +100,8 @@ try:
     for _ in range(1000):
         comm.all_reduce(x).join()
 except anabranch.PeerError as error:
-    assert error.ranks == (1,), (error.ranks, str(error))
+    # The other survivor may have ended by now, and been noticed too.
+    assert "rank 1" in str(error) and error.ranks, (error.ranks, str(error))
     assert time.monotonic() - start < 11
     print("named")
 """
