@@ -322,7 +322,7 @@ unsafe extern "C" fn delete_versioned(managed: *mut DlManagedVersioned) {
     }
 }
 
-/// The pointer of a capsule that nobody has consumed.
+/// The pointer of a capsule that no consumer has taken.
 ///
 /// # Safety
 /// `capsule` is a capsule, and the interpreter's lock is held.

@@ -110,7 +110,7 @@ fn from_environment(name: &str) -> PyResult<Option<u32>> {
 ///
 /// `config` is a TOML file's path, a mapping (`{"heap.bytes": "1 GiB"}`) or a `Config`; `set` has further settings, each `"key=value"`.
 /// `store` is anything with `set(key, bytes)` and a `get(key)` that waits: torch's stores. `rank` and `world_size` are then given, or the
-/// environment's RANK and WORLD_SIZE; `name` tells several worlds of one store apart. Whoever reads the store can join the world.
+/// environment's RANK and WORLD_SIZE; worlds of one store have different names (`name`). Every process that reads the store can join the world.
 #[pyfunction]
 #[pyo3(signature = (config = None, *, set = Vec::new(), store = None, name = "world", rank = None, world_size = None,
     local_rank = None, local_world_size = None))]

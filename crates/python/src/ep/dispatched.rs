@@ -35,13 +35,19 @@ impl Ends for ep::Routing {}
 #[derive(Debug)]
 pub(super) struct HandleStream {
     pub(super) stream: Unlocked<Arc<Stream>>,
-    #[expect(dead_code, reason = "kept: the stream is the caller's")]
+    /// Kept, because the stream is the caller's.
     given: Option<Py<PyAny>>,
 }
 
 impl HandleStream {
     pub(super) fn new(given: Option<&Bound<'_, PyAny>>, stream: Arc<Stream>) -> Self {
         Self { stream: Unlocked::new(stream), given: given.map(|given| given.clone().unbind()) }
+    }
+
+    /// The same stream, for the next handle of the operation.
+    pub(super) fn again(&self, py: Python<'_>) -> Self {
+        let given = self.given.as_ref().map(|given| given.clone_ref(py));
+        Self { stream: Unlocked::new(Arc::clone(&self.stream)), given }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Dispatch, combine and their halves.
+//! Dispatch and combine, each also split into send and receive.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -119,7 +119,7 @@ impl ExpertParallel {
         })
     }
 
-    /// The first half of `dispatch`: sends, and waits for nobody.
+    /// The send of a `dispatch`. It waits for no rank.
     #[pyo3(signature = (x, topk_ids, topk_weights = None, scales = None, *, num_tokens = None, stream = None))]
     fn dispatch_send(
         &self,
@@ -146,7 +146,7 @@ impl ExpertParallel {
         })
     }
 
-    /// The second half of `dispatch`: waits for the other ranks' rows.
+    /// The receive of a `dispatch`: waits for the other ranks' rows.
     #[pyo3(signature = (sent, *, stream = None))]
     fn dispatch_recv(
         &self,
@@ -154,15 +154,19 @@ impl ExpertParallel {
         sent: &DispatchSent,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Dispatched> {
-        let given = stream;
         self.own(&sent.inner, "dispatch")?;
-        let stream = self.stream_or(py, stream, &sent.stream)?;
+        let of_handle = match stream.filter(|given| !given.is_none()) {
+            Some(given) => HandleStream::new(Some(given), self.stream(py, stream, None)?),
+            None => sent.stream.again(py),
+        };
+        self.inner.state.live()?;
         let half = taken(&sent.sent, "half of a dispatch")?;
-        let handle = self.launch(py, &stream, Vec::new(), |ep, stream| ep.dispatch_recv(stream, half))?;
-        Ok(self.dispatched(HandleStream::new(given, stream), handle))
+        let stream = &of_handle.stream;
+        let handle = self.launch(py, stream, Vec::new(), |ep, stream| ep.dispatch_recv(stream, half))?;
+        Ok(self.dispatched(of_handle, handle))
     }
 
-    /// The first half of `combine`: sends, and waits for nobody.
+    /// The send of a `combine`. It waits for no rank.
     #[pyo3(signature = (dispatched, y = None, *, stream = None))]
     fn combine_send(
         &self,
@@ -186,7 +190,7 @@ impl ExpertParallel {
         Ok(CombineSent { inner: self.shared(), sent: Unlocked::new(Mutex::new(Some(half))) })
     }
 
-    /// The second half of `combine`: waits for the other ranks' rows and sums.
+    /// The receive of a `combine`: waits for the other ranks' rows and sums.
     #[pyo3(signature = (sent, *, out, out_weights = None, stream = None))]
     fn combine_recv(
         &self,
@@ -213,7 +217,7 @@ impl ExpertParallel {
         })
     }
 
-    /// Keeps the routing of a dispatch that was not combined yet.
+    /// Saves the routing of a dispatch that was not combined yet.
     #[pyo3(signature = (dispatched, *, stream = None))]
     fn routing(
         &self,
@@ -231,7 +235,7 @@ impl ExpertParallel {
         Ok(Routing { inner: self.shared(), routing: Unlocked::new(routing) })
     }
 
-    /// Sends other rows to where the tokens of a kept routing went: the backward pass of a combine.
+    /// Sends other rows to where the tokens of a saved routing went: the backward pass of a combine.
     #[pyo3(signature = (routing, x, topk_weights = None, scales = None, *, stream = None))]
     fn dispatch_with(
         &self,

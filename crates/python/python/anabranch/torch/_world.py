@@ -18,8 +18,6 @@ _GPU_SETTINGS = {"heap.bytes": "2 GiB", "ccl.staging_bytes": "64 MiB", "ccl.pipe
 
 _LOG = logging.getLogger("anabranch.torch")
 _current: Shared | None = None
-# Worlds that this process has joined. Part of the key in the store, which may outlive a world.
-_joined = 0
 
 
 @contextmanager
@@ -102,19 +100,17 @@ def share(options, pg_options) -> tuple[Shared, bool]:
 
 
 def _join(options, pg_options) -> anabranch.World:
-    global _joined
     given = pg_options or {}
     if not isinstance(given, Mapping):
         raise TypeError(f"pg_options is of type {type(given).__name__}; a mapping of settings is needed, {{'heap.bytes': '4 GiB'}}")
     settings = [f"{key}={value}" for key, value in _defaults(options.timeout).items() if key not in given]
     settings += [f"{key}={value}" for key, value in given.items()]
-    _joined += 1
     local_rank, local_size = _local(options.group_size)
     with reported():
         return anabranch.init(
             set=settings,
             store=options.store,
-            name=f"world-{_joined}",
+            name="torch",
             rank=options.group_rank,
             world_size=options.group_size,
             local_rank=local_rank,
