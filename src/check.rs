@@ -78,11 +78,6 @@ fn device(config: &Config, origins: &Origins) -> Result<(), Problem> {
     require(device.first == 0, "device.first", || {
         "has no effect beside device.devices; set one of the two".into()
     })?;
-    for (index, one) in devices.iter().enumerate() {
-        require(!devices[..index].contains(one), "device.devices", || {
-            format!("device {one} is listed twice; two ranks cannot share one")
-        })?;
-    }
     Ok(())
 }
 

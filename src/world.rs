@@ -205,8 +205,13 @@ pub fn world_config(config: &Config) -> WorldConfig {
         rdma: crate::nics::rdma_config(config),
         #[cfg(feature = "rdma")]
         nic: crate::nics::source(config),
+        share_devices: config.device.devices.as_ref().is_some_and(|devices| !all_different(devices)),
         ..WorldConfig::default()
     }
+}
+
+fn all_different(devices: &[u32]) -> bool {
+    devices.iter().enumerate().all(|(index, one)| !devices[..index].contains(one))
 }
 
 #[cfg(feature = "sdma")]

@@ -118,7 +118,7 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
         ("[device.host]\nwave = 3\n", &["line 2: device.host.wave: ", "1, 4, 32, 64"]),
         ("[device.host]\nseed = 7\n", &["line 2: device.host.seed: ", "no effect"]),
         ("[device.host]\ncount = 0\n", &["line 2: device.host.count: "]),
-        ("[device]\ndevices = [0, 1, 0]\n", &["line 2: device.devices: ", "device 0 is listed twice"]),
+        ("[device]\ndevices = []\n", &["line 2: device.devices: ", "at least one device"]),
         ("[device]\nfirst = 1\ndevices = [0]\n", &["line 2: device.first: ", "device.devices"]),
         (
             "[ccl]\nalgorithm = \"tree\"\n",

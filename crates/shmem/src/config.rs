@@ -72,6 +72,10 @@ pub struct WorldConfig {
     /// Who opens this rank's NIC then (`transport.rdma.driver`). Its name is equal on all ranks.
     #[cfg(feature = "rdma")]
     pub nic: NicSource,
+    /// Whether ranks may use one GPU together, as `device.devices` says by listing it more than once. They divide its multiprocessors,
+    /// so that all kernels that wait for each other fit. Ranks of different processes progress only as the driver's time slices change,
+    /// thousands of times slower: for tests on few GPUs. Equal on all ranks.
+    pub share_devices: bool,
     /// Names this machine where the kernel's boot id does not (virtual machines restored from one image).
     pub host_identity: Option<HostIdentity>,
 }
@@ -91,6 +95,7 @@ impl Default for WorldConfig {
             rdma: RdmaConfig::default(),
             #[cfg(feature = "rdma")]
             nic: NicSource::default(),
+            share_devices: false,
             host_identity: None,
         }
     }
@@ -110,6 +115,7 @@ impl WorldConfig {
             ("deadline.rendezvous", format!("{:?}", self.rendezvous_deadline)),
             ("deadline.operation", format!("{:?}", self.operation_deadline)),
             ("deadline.loss_grace", format!("{:?}", self.loss_grace)),
+            ("device.devices with a device listed twice", self.share_devices.to_string()),
         ];
         let fields = all.into_iter().chain(self.sdma_fields()).chain(self.rdma_fields());
         fields.map(|(name, value)| (name.to_owned(), value)).collect()

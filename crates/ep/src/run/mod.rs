@@ -135,7 +135,7 @@ impl ExpertParallel {
         route::check_reach(world, group, &plan)?;
         plan.config().on_timeout.check_deadline(world.operation_deadline())?;
         let route = Route::load(world, group, &plan)?;
-        let limits = device_limits(&plan, device, &route.waiting_kernels())?;
+        let limits = device_limits(&plan, world, &route.waiting_kernels())?;
         plan.dispatch_geometry(plan.config().max_tokens, &limits)?;
         Ok(Prepared { plan, route, limits })
     }

@@ -1,6 +1,6 @@
 //! The share of the device that a plan's grids take.
 
-use anabranch_hip::{Device, Kernel};
+use anabranch_hip::Kernel;
 use anabranch_hip_jit::LOCAL_RESERVED_BYTES;
 use anabranch_shmem::{ResidencyPermit, World};
 
@@ -27,7 +27,8 @@ pub(super) fn reserve(world: &World, plan: &Plan, limits: &mut DeviceLimits) -> 
 }
 
 /// The limits of launches on this device: the grid of each kernel must be resident, because its blocks wait for peers.
-pub(super) fn device_limits(plan: &Plan, device: &Device, kernels: &[&Kernel]) -> Result<DeviceLimits> {
+pub(super) fn device_limits(plan: &Plan, world: &World, kernels: &[&Kernel]) -> Result<DeviceLimits> {
+    let (device, multiprocessors) = (world.device(), world.multiprocessors());
     let wave_size = device.wave_size();
     let mut most_threads = u32::MAX;
     for kernel in kernels {
@@ -48,8 +49,8 @@ pub(super) fn device_limits(plan: &Plan, device: &Device, kernels: &[&Kernel]) -
     }
     Ok(DeviceLimits {
         wave_size,
-        resident_blocks: (per_multiprocessor * device.multiprocessors()).max(1),
-        multiprocessors: device.multiprocessors(),
+        resident_blocks: (per_multiprocessor * multiprocessors).max(1),
+        multiprocessors,
         preferred_waves: waves,
         local_bytes: (device.properties().shared_memory_per_block() as u32)
             .saturating_sub(LOCAL_RESERVED_BYTES),

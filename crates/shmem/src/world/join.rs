@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use anabranch_bootstrap::{Deadline, Loss, LossObserver, Rendezvous};
-use anabranch_hip::{Device, DeviceAddress, RuntimeKind, Stream};
+use anabranch_hip::{Device, DeviceAddress, Stream};
 use anabranch_hip_jit::Jit;
 use anabranch_ranks::{GlobalRank, Group};
 use anabranch_transport::{PeerInfo, PeerMemory, Region, Transport, TransportKind};
@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 use super::check::DRAIN;
 use super::identity::peer_info;
 use super::residency::Residency;
+use super::sharing;
 use super::turns::Turns;
 use super::{Inner, World};
 use crate::collective::{Collectives, compare_fields, group_id};
@@ -100,7 +101,9 @@ impl World {
             .get(first.rank().index())
             .cloned()
             .ok_or_else(|| Error::NotAMember { step: "join".to_owned(), rank: first.rank() })?;
-        refuse_shared_devices(&peers)?;
+        if !config.share_devices {
+            sharing::refuse(&peers)?;
+        }
 
         let collectives = Collectives::new(rendezvous, number, config.rendezvous_deadline);
         let turns = Turns::new(&config, &local, &peers);
@@ -353,23 +356,6 @@ fn probe_word(world: u64, info: &PeerInfo) -> u64 {
 
 fn first_word(text: &str) -> u64 {
     Sha256::digest(text).iter().take(8).fold(0, |word, byte| (word << 8) | u64::from(*byte))
-}
-
-/// Kernels that wait for each other have to run at the same time, which two processes on one GPU do not. The machine made
-/// of CPU threads runs all blocks of all kernels.
-fn refuse_shared_devices(peers: &[PeerInfo]) -> Result<()> {
-    for (index, second) in peers.iter().enumerate() {
-        let first = peers.iter().take(index).find(|first| {
-            first.same_host(second) && first.runtime == second.runtime && first.pci == second.pci
-        });
-        if let Some(first) = first
-            && second.runtime != RuntimeKind::Host.to_string()
-        {
-            let problem = format!("both use the device {}; give each rank its own", second.pci);
-            return Err(Error::Pair { first: first.rank, second: second.rank, problem });
-        }
-    }
-    Ok(())
 }
 
 fn prepare(

@@ -7,6 +7,7 @@ mod monitored;
 mod nic_probe;
 mod parked;
 mod residency;
+mod sharing;
 mod routes;
 mod threads;
 mod tolerance;
@@ -327,7 +328,13 @@ impl World {
     /// The code of the occupancy query.
     pub fn max_resident_blocks(&self, kernel: &Kernel, block_threads: u32, local_bytes: u32) -> Result<u32> {
         let each = kernel.blocks_per_multiprocessor(block_threads, local_bytes)?;
-        Ok(each.saturating_mul(self.inner.device.multiprocessors()))
+        Ok(each.saturating_mul(self.multiprocessors()))
+    }
+
+    /// Multiprocessors for kernels of this rank: the device's, divided by the ranks that share it
+    /// ([`WorldConfig::share_devices`](crate::WorldConfig::share_devices)); at least 1.
+    pub fn multiprocessors(&self) -> u32 {
+        sharing::part_of(self.inner.device.multiprocessors(), &self.inner.local, &self.inner.peers)
     }
 
     /// Takes a share of the device for a kernel whose `blocks` blocks wait for peers, where `resident` of its blocks fit.

@@ -1,0 +1,79 @@
+//! Ranks that use one GPU together ([`WorldConfig::share_devices`](crate::WorldConfig::share_devices)).
+
+use anabranch_hip::RuntimeKind;
+use anabranch_transport::PeerInfo;
+
+use crate::error::{Error, Result};
+
+/// Whether two ranks use one GPU. The machine made of CPU threads runs all blocks of all kernels, so there no two do.
+fn share(first: &PeerInfo, second: &PeerInfo) -> bool {
+    let same = first.same_host(second) && first.runtime == second.runtime && first.pci == second.pci;
+    same && second.runtime != RuntimeKind::Host.to_string()
+}
+
+/// Kernels that wait for each other have to run at the same time, which those of two processes on one GPU do not.
+pub(super) fn refuse(peers: &[PeerInfo]) -> Result<()> {
+    for (index, second) in peers.iter().enumerate() {
+        if let Some(first) = peers.iter().take(index).find(|first| share(first, second)) {
+            let problem = format!(
+                "both use the device {}; give each rank its own, or list it twice in device.devices to share it (slow, for tests)",
+                second.pci
+            );
+            return Err(Error::Pair { first: first.rank, second: second.rank, problem });
+        }
+    }
+    Ok(())
+}
+
+/// One rank's part of its device's multiprocessors, at least 1: kernels of all ranks on it that wait for each other fit together.
+pub(super) fn part_of(multiprocessors: u32, local: &PeerInfo, peers: &[PeerInfo]) -> u32 {
+    let sharing = peers.iter().filter(|peer| share(peer, local)).count();
+    (multiprocessors / sharing.max(1) as u32).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_ranks::GlobalRank;
+    use anabranch_transport::{HostIdentity, ProcessIdentity};
+
+    use super::*;
+
+    fn peer(rank: u32, host: &str, runtime: RuntimeKind, pci: &str) -> PeerInfo {
+        PeerInfo {
+            rank: GlobalRank::new(rank),
+            host: HostIdentity(host.to_owned()),
+            nics_of: HostIdentity(host.to_owned()),
+            process: ProcessIdentity { pid: rank, nonce: 0 },
+            runtime: runtime.to_string(),
+            instance: 0,
+            device: 0,
+            pci: pci.to_owned(),
+            arch: String::new(),
+        }
+    }
+
+    #[test]
+    fn ranks_of_one_gpu_are_refused_by_rank_and_address() {
+        let others = [("a", RuntimeKind::Nvidia, "0:1"), ("b", RuntimeKind::Nvidia, "0:0")];
+        let others = others.into_iter().zip(1..).map(|((host, runtime, pci), rank)| peer(rank, host, runtime, pci));
+        let mut peers: Vec<_> = std::iter::once(peer(0, "a", RuntimeKind::Nvidia, "0:0")).chain(others).collect();
+        refuse(&peers).unwrap();
+        peers.push(peer(3, "a", RuntimeKind::Nvidia, "0:0"));
+        let error = refuse(&peers).unwrap_err().to_string();
+        assert!(error.contains("rank 0") && error.contains("rank 3") && error.contains("0:0"), "{error}");
+        assert!(error.contains("device.devices"), "{error}");
+        refuse(&[peer(0, "a", RuntimeKind::Host, "0:0"), peer(1, "a", RuntimeKind::Host, "0:0")]).unwrap();
+    }
+
+    #[test]
+    fn ranks_of_one_gpu_divide_its_multiprocessors() {
+        let peers: Vec<_> = ["0:0", "0:1", "0:0"]
+            .into_iter()
+            .zip(0..)
+            .map(|(pci, rank)| peer(rank, "a", RuntimeKind::Amd, pci))
+            .collect();
+        let part = |all, rank: usize| part_of(all, &peers[rank], &peers);
+        assert_eq!((part(132, 0), part(132, 1), part(132, 2)), (66, 132, 66));
+        assert_eq!(part(1, 0), 1);
+    }
+}
