@@ -58,7 +58,8 @@ settings! {
     [device] DeviceConfig {
         /// Which runtime runs the kernels.
         runtime (shared): RuntimeKind = RuntimeKind::Host;
-        /// Device ordinals; local rank i uses the i-th. Ranks share a device that is listed more than once: slow, for tests on few GPUs.
+        /// Device ordinals; local rank i uses the i-th. Ranks that are processes share a device that is listed more than once, for tests on few
+        /// GPUs: under MPS their kernels run at the same time, without it in time slices.
         devices: Option<Vec<u32>> => "device.first + local rank";
         /// Ordinal of local rank 0's device when device.devices is not set.
         first: u32 = 0;

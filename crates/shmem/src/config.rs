@@ -72,9 +72,9 @@ pub struct WorldConfig {
     /// Who opens this rank's NIC then (`transport.rdma.driver`). Its name is equal on all ranks.
     #[cfg(feature = "rdma")]
     pub nic: NicSource,
-    /// Whether ranks may use one GPU together, as `device.devices` says by listing it more than once. They divide its multiprocessors,
-    /// so that all kernels that wait for each other fit. Ranks of different processes progress only as the driver's time slices change,
-    /// thousands of times slower: for tests on few GPUs. Equal on all ranks.
+    /// Whether ranks that are processes may use one GPU together, as `device.devices` says by listing it more than once. They divide its
+    /// multiprocessors, so that all kernels that wait for each other fit. Under MPS (`nvidia-cuda-mps-control`) the kernels run at the
+    /// same time; without it, in time slices of milliseconds. For tests on few GPUs. Equal on all ranks.
     pub share_devices: bool,
     /// Names this machine where the kernel's boot id does not (virtual machines restored from one image).
     pub host_identity: Option<HostIdentity>,
@@ -301,9 +301,10 @@ mod tests {
                 rdma: _,
             #[cfg(feature = "rdma")]
                 nic: _,
+            share_devices: _,
             host_identity: _,
         } = WorldConfig::default();
         let of_features = 3 * usize::from(cfg!(feature = "sdma")) + 6 * usize::from(cfg!(feature = "rdma"));
-        assert_eq!(WorldConfig::default().fields().len(), 6 + of_features);
+        assert_eq!(WorldConfig::default().fields().len(), 7 + of_features);
     }
 }

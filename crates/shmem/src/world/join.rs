@@ -101,9 +101,7 @@ impl World {
             .get(first.rank().index())
             .cloned()
             .ok_or_else(|| Error::NotAMember { step: "join".to_owned(), rank: first.rank() })?;
-        if !config.share_devices {
-            sharing::refuse(&peers)?;
-        }
+        sharing::refuse(&peers, config.share_devices)?;
 
         let collectives = Collectives::new(rendezvous, number, config.rendezvous_deadline);
         let turns = Turns::new(&config, &local, &peers);

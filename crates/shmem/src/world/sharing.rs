@@ -11,14 +11,19 @@ fn share(first: &PeerInfo, second: &PeerInfo) -> bool {
     same && second.runtime != RuntimeKind::Host.to_string()
 }
 
-/// Kernels that wait for each other have to run at the same time, which those of two processes on one GPU do not.
-pub(super) fn refuse(peers: &[PeerInfo]) -> Result<()> {
+/// Refuses ranks that use one GPU: kernels that wait for each other have to run at the same time. Where `allowed`, processes may, whose
+/// kernels run at the same time under MPS or in time slices. Threads of one process never: a call of the runtime that waits for all
+/// kernels of the process, as to free memory does, would wait for a kernel that waits for the thread that makes it.
+pub(super) fn refuse(peers: &[PeerInfo], allowed: bool) -> Result<()> {
     for (index, second) in peers.iter().enumerate() {
-        if let Some(first) = peers.iter().take(index).find(|first| share(first, second)) {
-            let problem = format!(
-                "both use the device {}; give each rank its own, or list it twice in device.devices to share it (slow, for tests)",
-                second.pci
-            );
+        let refused = |first: &&PeerInfo| share(first, second) && (!allowed || first.same_process(second));
+        if let Some(first) = peers.iter().take(index).find(refused) {
+            let way = if first.same_process(second) {
+                "give each rank its own"
+            } else {
+                "give each rank its own, or list it twice in device.devices to share it in tests"
+            };
+            let problem = format!("both use the device {}; {way}", second.pci);
             return Err(Error::Pair { first: first.rank, second: second.rank, problem });
         }
     }
@@ -55,14 +60,21 @@ mod tests {
     #[test]
     fn ranks_of_one_gpu_are_refused_by_rank_and_address() {
         let others = [("a", RuntimeKind::Nvidia, "0:1"), ("b", RuntimeKind::Nvidia, "0:0")];
-        let others = others.into_iter().zip(1..).map(|((host, runtime, pci), rank)| peer(rank, host, runtime, pci));
-        let mut peers: Vec<_> = std::iter::once(peer(0, "a", RuntimeKind::Nvidia, "0:0")).chain(others).collect();
-        refuse(&peers).unwrap();
+        let others =
+            others.into_iter().zip(1..).map(|((host, runtime, pci), rank)| peer(rank, host, runtime, pci));
+        let mut peers: Vec<_> =
+            std::iter::once(peer(0, "a", RuntimeKind::Nvidia, "0:0")).chain(others).collect();
+        refuse(&peers, false).unwrap();
         peers.push(peer(3, "a", RuntimeKind::Nvidia, "0:0"));
-        let error = refuse(&peers).unwrap_err().to_string();
+        refuse(&peers, true).unwrap();
+        let error = refuse(&peers, false).unwrap_err().to_string();
         assert!(error.contains("rank 0") && error.contains("rank 3") && error.contains("0:0"), "{error}");
         assert!(error.contains("device.devices"), "{error}");
-        refuse(&[peer(0, "a", RuntimeKind::Host, "0:0"), peer(1, "a", RuntimeKind::Host, "0:0")]).unwrap();
+        refuse(&[peer(0, "a", RuntimeKind::Host, "0:0"), peer(1, "a", RuntimeKind::Host, "0:0")], false)
+            .unwrap();
+        peers[3].process = peers[0].process.clone();
+        let error = refuse(&peers, true).unwrap_err().to_string();
+        assert!(error.contains("rank 3") && !error.contains("device.devices"), "threads: {error}");
     }
 
     #[test]
