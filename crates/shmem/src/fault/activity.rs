@@ -1,7 +1,7 @@
 //! What a rank is doing, kept in its own memory for reports: the calls that it launched last, and the calls of the host that it is in.
 //!
 //! Nothing of it leaves the rank until a report needs it: its own, when a wait of its kernels has failed, or that of a rank which waits for
-//! this one and asks (`asked.rs`). Captures and replays of graphs are not seen, nor are kernels of the user that no note was made of.
+//! this one and asks (`answers.rs`). Captures and replays of graphs are not seen, nor are kernels of the user that no note was made of.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
