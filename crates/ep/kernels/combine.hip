@@ -7,8 +7,18 @@
 // Split in two, the first kernel ends after its flags, and the second begins with that wait.
 //
 // Why the window is not overwritten while it is read. Rank d writes its combine window again in epoch e + 1, after its
-// dispatch e + 1 has seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (slot
-// order, see `dispatch.hip`), so all reads of epoch e are over. The same chain protects the flag words.
+// dispatch e + 1 has seen every rank's dispatch flag e + 1. (The caller's experts write it, and the caller orders them after the dispatch
+// or its receive.) Rank s sends that flag after its combine e has ended (slot order, see `dispatch.hip`), so all reads of epoch e are over.
+// If dispatch e + 1 ends with a fault, d has not seen all flags. Its counts are zero then: experts that write counted rows alone write
+// nothing, and others may change rows that s still reads.
+// Why a flag word is not overwritten too early: by the same chain, s read d's flag e before it sent dispatch flag e + 1, for which d waits
+// before its combine e + 1. An old flag is not taken for a new one: the epoch in it must equal the one waited for.
+//
+// Why this rank's own words are not reused too early. They are in device memory, one set for each slot, so slot order keeps the next kernel
+// away until this one has ended.
+// - `combine_epoch` and `combine_ended`: see `advance_epoch` in `combine_flags.h`. A block that sees poison or a fault is not counted, so
+//   the epoch does not advance and the count stays above 0 or unused. No later kernel uses them: a world stays poisoned.
+// - The send map is written by the dispatch of this operation; the next dispatch on the slot writes it again.
 #include "anabranch/prelude.h"
 #include "ep/combine_flags.h"
 #include "ep/combine_rows.h"

@@ -115,7 +115,7 @@ fn the_matrix_is_the_documented_one() {
     assert_eq!(operation_table(&[&transport]), include_str!("../OPERATIONS.md"));
     for operation in Operation::ALL {
         let some =
-            Scope::ALL.iter().any(|scope| transport.support(*operation, *scope) == Support::Implemented);
+            Scope::ALL.iter().any(|scope| transport.support(*operation, *scope) != Support::Unsupported);
         assert!(some, "{operation} is nowhere implemented");
     }
 }

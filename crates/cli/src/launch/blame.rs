@@ -16,12 +16,13 @@ pub(super) struct Witness {
     pub(super) lines: Vec<String>,
 }
 
-/// How our errors name the rank that a failure came from: `rank 3 died (...)`.
+/// How our errors name the rank that a failure came from: `rank 3 died (...)`, `rank 0 waited 3s for rank 3 in ...`.
 const NAMES_A_CAUSE: [&str; 4] = ["died (", "left (", "found in ", "gave the world up"];
+const NAMES_A_LATE_RANK: (&str, &str) = ("waited ", " for rank ");
 
 impl Witness {
     /// The other rank that its last lines name as the cause.
-    fn names(&self) -> Option<u32> {
+    pub(super) fn names(&self) -> Option<u32> {
         if self.was_killed {
             return None;
         }
@@ -31,6 +32,13 @@ impl Witness {
                 rest = after;
                 let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
                 let (number, words) = after.split_at(digits);
+                let (waited, awaited) = NAMES_A_LATE_RANK;
+                if words.trim_start().starts_with(waited)
+                    && let Some((_, late)) = words.split_once(awaited)
+                {
+                    let digits = late.find(|c: char| !c.is_ascii_digit()).unwrap_or(late.len());
+                    return late.get(..digits)?.parse().ok();
+                }
                 if let (Ok(rank), Some(words)) = (number.parse(), words.strip_prefix(' '))
                     && NAMES_A_CAUSE.iter().any(|cause| words.starts_with(cause))
                 {
@@ -121,6 +129,13 @@ mod tests {
         assert_eq!(cause(&[witness(1, 5, lost)]), Some(1), "who is named has not failed");
         let killed = Witness { was_killed: true, ..witness(0, 137, lost) };
         assert!(!killed.may_be_consequence());
+    }
+
+    #[test]
+    fn expired_wait_names_the_rank_that_was_waited_for() {
+        let line = "anabranch: rank 3 waited 3.002s for rank 12 in team barrier (arrival), epoch 124: expected 0x7c, saw 0x7b";
+        assert_eq!(witness(3, 5, line).names(), Some(12));
+        assert_eq!(witness(3, 5, "rank 3 waited for the others").names(), None);
     }
 
     #[test]

@@ -71,6 +71,8 @@ pub(crate) struct Failure {
     pub(crate) code: i32,
     /// "exited with code 3", "was killed by SIGKILL".
     pub(crate) how: String,
+    /// The rank that its last lines name as the cause, where that one has not failed itself: its process may be stopped or late.
+    pub(crate) named: Option<u32>,
     /// The last lines it wrote, oldest first.
     pub(crate) last_lines: Vec<String>,
 }

@@ -181,12 +181,14 @@ impl Supervisor {
         }
         self.drain();
         // With all last lines, which may have arrived after the decision to stop the others.
-        if let Some(rank) = blame::cause(&self.witnesses())
+        let witnesses = self.witnesses();
+        if let Some(rank) = blame::cause(&witnesses)
             && !matches!(self.ended, Ended::Interrupted { .. })
             && let Some((_, code, how)) = self.failed.iter().find(|(failed, ..)| *failed == rank).cloned()
         {
             let last_lines = self.ranks.get(rank as usize).map(|rank| rank.tail.lines()).unwrap_or_default();
-            self.ended = Ended::Failed(Failure { rank, code, how, last_lines });
+            let named = witnesses.iter().find(|one| one.rank == rank).and_then(Witness::names);
+            self.ended = Ended::Failed(Failure { rank, code, how, named, last_lines });
         }
     }
 
@@ -286,7 +288,9 @@ fn describe(status: ExitStatus) -> (i32, String) {
 /// Writes to standard error which rank failed first, with its last lines.
 pub(crate) fn report(failure: &Failure, ranks: u32) {
     let others = if ranks > 1 { "; the other ranks were stopped" } else { "" };
-    let mut lines = vec![format!("anabranch: rank {} of {ranks} {}{others}", failure.rank, failure.how)];
+    let named = failure.named.map_or_else(String::new, |rank| format!("; it names rank {rank} as the cause"));
+    let mut lines =
+        vec![format!("anabranch: rank {} of {ranks} {}{others}{named}", failure.rank, failure.how)];
     if !failure.last_lines.is_empty() {
         lines.push("its last lines:".to_owned());
         lines.extend(failure.last_lines.iter().map(|line| format!("  [{}] {line}", failure.rank)));

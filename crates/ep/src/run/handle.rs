@@ -71,6 +71,9 @@ impl Dispatched {
     /// The combine window: `[rows][hidden]` of the combine type, at the indices of the received rows, for the experts' output. Null
     /// where the plan has none ([`CombineSource::Buffer`](crate::CombineSource::Buffer)).
     ///
+    /// Write here in work that follows the dispatch, or its receive, on the stream. After a fault the counts are zero: kernels that write
+    /// rows beyond each source's count may then change rows that a peer still reads for the operation before.
+    ///
     /// With [`CombineSource::Any`](crate::CombineSource::Any) and no masks, do not write here in an operation whose combine gets another
     /// buffer: peers push into the same memory. Where ranks may be masked, write only the rows within each source's count: a masked
     /// rank may still read its rows of an earlier operation.

@@ -241,13 +241,14 @@ impl Drop for ExpertParallel {
     fn drop(&mut self) {
         // Kernels in flight need the slots' memory and the modules. They have a deadline, and so has this wait. Engines need the memory,
         // too; an operation that has ended has waited for them.
-        if !self.context.pool.wait_until_idle(self.patience()) {
+        let has_ended = self.context.pool.wait_until_idle(self.patience());
+        if !has_ended {
             tracing::warn!("dispatch or combine is still queued after other work while its plan is dropped");
         }
         if let Err(error) = self.route.drain(&self.context) {
             tracing::warn!(%error, "copies or puts may still be under way while their plan is dropped");
         }
-        if !self.context.pool.wait_until_idle(self.patience()) {
+        if !self.context.pool.wait_until_idle(self.patience()) && has_ended {
             tracing::warn!("copy engines or NICs still work on a plan's operations while it is dropped");
         }
     }

@@ -6,9 +6,11 @@
 // `local_memory`.
 //
 // For each kernel NAME the shared object exports the entry function NAME and a descriptor NAME_host_kernel,
-// which hipModuleGetFunction looks up. Rust mirrors these structs in hip-host/src/abi.rs.
+// which hipModuleGetFunction looks up. Rust mirrors these structs in hip-host/src/grid/abi.rs.
 #pragma once
 
+// The versions. They change with the structs and with the meaning of a call; a new number of an access, fence or atomic needs none, as
+// the machine and the kernels of one build have the same header.
 #define ANABRANCH_HOST_ABI 1
 // Of instrumented kernels: `lane->calls` points to AnabranchHostInstrumentedCalls, and addresses of global memory are
 // numbers that only those calls understand.
@@ -16,7 +18,7 @@
 // Of those whose prelude relies on cumulative fences, as NVIDIA's does.
 #define ANABRANCH_HOST_ABI_CUMULATIVE 0x106
 
-// The kinds of access of an instrumented kernel.
+// The kinds of access of an instrumented kernel. dev/weakmem has the same numbers (lane.rs, world.rs, effects.rs).
 #define ANABRANCH_ACCESS_REMOTE 0   // memory that a peer may touch
 #define ANABRANCH_ACCESS_PRIVATE 1  // memory of this device alone
 #define ANABRANCH_ACCESS_FLAG 2     // a word of a protocol, 8 bytes
@@ -64,7 +66,7 @@ struct AnabranchHostInstrumentedCalls {
     unsigned long long (*load)(AnabranchHostLane* lane, const void* p, unsigned bytes, unsigned access);
     void (*store)(AnabranchHostLane* lane, void* p, unsigned long long value, unsigned bytes, unsigned access);
     void (*fence)(AnabranchHostLane* lane, unsigned order, unsigned scope);
-    // Returns the old value. `expected` matters to compare-and-swap only.
+    // Returns the old value. `expected` matters to compare-and-swap only. Operands of signed words may have sign bits above `bytes`.
     unsigned long long (*modify)(AnabranchHostLane* lane, void* p, unsigned long long operand,
                                  unsigned long long expected, unsigned bytes, unsigned operation, unsigned scope);
     // As wave_exchange, and orders memory among the lanes of the wave, which ballots and shuffles do not.

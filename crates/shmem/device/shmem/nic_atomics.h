@@ -1,5 +1,6 @@
-// Atomic operations by NIC. What the NIC has is one request; on words of 64 bits the others are made of compare-and-swap, tried until
-// no other operation came between. What it cannot do at all is a fault of PHASE_NIC_UNSUPPORTED, and nothing moves: `World::support` says so before.
+// Atomic operations by NIC. An operation that the NIC has is one request. On words of 64 bits the others are a loop of compare-and-swap,
+// until no other operation came between. What the NIC cannot do at all is a fault (PHASE_NIC_UNSUPPORTED), and nothing moves;
+// `World::support` reports it beforehand.
 #pragma once
 
 #include "shmem/nic.h"
@@ -44,7 +45,7 @@ struct NicOpcode<AtomicOp::COMPARE_SWAP> {
     static constexpr rdma::Opcode VALUE = rdma::Opcode::COMPARE_SWAP;
 };
 
-// What an operation makes of a word.
+// The word after the operation.
 template <AtomicOp OP>
 ANABRANCH_DEVICE u64 combined(u64 word, u64 value) {
     if constexpr (OP == AtomicOp::ADD) return word + value;
@@ -59,19 +60,19 @@ template <AtomicOp OP, class Raw>
 ANABRANCH_DEVICE Status fetch_by_nic(const Grid& grid, const Context& context, GroupRank peer, const Raw* word, Raw value, Raw compare,
                                      Raw& old) {
     constexpr rdma::Opcode OPCODE = NicOpcode<OP>::VALUE;
-    constexpr bool IS_MADE = sizeof(Raw) == 8 && rdma::supports(rdma::Opcode::COMPARE_SWAP, 8);
-    constexpr bool IS_THERE = rdma::supports(OPCODE, sizeof(Raw));
+    constexpr bool CAN_SWAP = sizeof(Raw) == 8 && rdma::supports(rdma::Opcode::COMPARE_SWAP, 8);
+    constexpr bool IS_ONE_REQUEST = rdma::supports(OPCODE, sizeof(Raw));
     RdmaQueue queue = rdma::load_queue(grid, nic_entry(grid, context, peer));
     u64 seen = 0;
     WaitStatus done = WAIT_OK;
     old = 0;
-    if constexpr (IS_THERE || !IS_MADE) {
-        // What is not there is refused, with a report.
+    if constexpr (IS_ONE_REQUEST || !CAN_SWAP) {
+        // `rdma::fetch` refuses what the NIC does not have, with a fault report.
         done = rdma::fetch(grid, context.wait, queue, nic_operation(OPCODE, word, value, compare, sizeof(Raw)), seen);
-        if (!IS_THERE) return Status::UNSUPPORTED;
+        if (!IS_ONE_REQUEST) return Status::UNSUPPORTED;
     } else {
-        // The first try is a guess; each tells the next what was there. Whoever fails has lost to another that did not, and the budget
-        // ends what never wins.
+        // The first try compares with a guess, each later one with the value that the last one read. A try fails only if another operation
+        // on the word succeeded; the wait's budget ends a thread that never succeeds.
         u64 expected = 0;
         bool failed = false;
         WaitStatus tried = wait_for(

@@ -1,7 +1,7 @@
 //! What a rank is doing, kept in its own memory for reports: the calls that it launched last, and the calls of the host that it is in.
 //!
 //! Nothing of it leaves the rank until a report needs it: its own, when a wait of its kernels has failed, or that of a rank which waits for
-//! this one and asks (`asked.rs`). Captures and replays of graphs are not seen, nor are kernels of the user that no note was made of.
+//! this one and asks (`answers.rs`). Captures and replays of graphs are not seen, nor are kernels of the user that no note was made of.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -69,6 +69,15 @@ impl Launched {
     }
 }
 
+/// Which launch is forgotten first: one that is done, else one that follows another of its team with the same operations. So of each the
+/// oldest that is not known to be done is kept, as reports name it.
+fn first_forgotten(launched: &VecDeque<Launched>) -> usize {
+    let done = launched.iter().position(|one| one.is_done);
+    let kind = |one: &Launched| (one.team, one.note.operations);
+    let follows = |(at, one): (usize, &Launched)| launched.range(..at).any(|other| kind(other) == kind(one));
+    done.or_else(|| launched.iter().enumerate().position(follows)).unwrap_or(0)
+}
+
 #[derive(Debug, Default)]
 struct State {
     launched: VecDeque<Launched>,
@@ -118,7 +127,8 @@ impl Activity {
         state.next += 1;
         let id = state.next;
         if state.launched.len() == REMEMBERED {
-            state.launched.pop_front();
+            let index = first_forgotten(&state.launched);
+            state.launched.remove(index);
         }
         state.launched.push_back(Launched { id, team, stream, note, at: Moment::now(), is_done: false });
         id
@@ -189,8 +199,9 @@ impl Activity {
         let open: Vec<_> = state.launched.iter().filter(|one| !one.is_done).collect();
         let last = match (open.first(), state.launched.back()) {
             (Some(first), _) => {
+                let at_least = if state.launched.len() == REMEMBERED { "at least " } else { "" };
                 let more = if open.len() > 1 {
-                    format!(", and {} more after it", open.len() - 1)
+                    format!(", and {at_least}{} more after it", open.len() - 1)
                 } else {
                     String::new()
                 };
@@ -226,6 +237,32 @@ mod tests {
     fn note(of: &str, number: u64) -> LaunchNote {
         let what = NoteText::Shared("all_reduce of 4 f32".into());
         LaunchNote { of: of.into(), kind: "call", number, what, operations: &[OPERATION] }
+    }
+
+    #[test]
+    fn oldest_open_launch_of_each_team_is_remembered() {
+        let activity = Activity::default();
+        let barrier = LaunchNote { operations: &[OperationCode::TEAM_BARRIER], ..note("communicator 2", 1) };
+        activity.launched(2, 11, note("communicator 2", 2));
+        activity.launched(2, 11, barrier);
+        for number in 1..=200 {
+            activity.launched(1, 10, note("communicator 1", number));
+        }
+        let barrier = activity.of_team(2, OperationCode::TEAM_BARRIER).unwrap();
+        assert!(barrier.starts_with("call 1 of communicator 2"), "{barrier}");
+        let text = activity.of_team(1, OPERATION).unwrap();
+        assert!(
+            text.contains("call 200 of communicator 1") && text.contains("and call 1 at the earliest"),
+            "{text}"
+        );
+        assert_eq!(activity.of_team(2, OPERATION).unwrap(), "call 2 of communicator 2, all_reduce of 4 f32");
+        assert!(activity.doing().ends_with("and at least 63 more after it"), "{}", activity.doing());
+        activity.stream_is_done(10, u64::MAX);
+        activity.launched(1, 10, note("communicator 1", 201));
+        assert_eq!(
+            activity.of_team(1, OPERATION).unwrap(),
+            "call 201 of communicator 1, all_reduce of 4 f32"
+        );
     }
 
     #[test]

@@ -113,7 +113,7 @@ impl FaultReports {
         match self.rendezvous.wait(&answered(self.world, rank.get()), Deadline::after(ANSWER)) {
             Ok(text) => String::from_utf8(text).ok(),
             Err(anabranch_bootstrap::Error::KeyNotSet { .. }) => {
-                Some(format!("does not say within {ANSWER:?} what it is doing: its process may be stopped"))
+                Some(format!("did not report within {ANSWER:?} what it is doing: its process may be stopped"))
             }
             Err(_) => None,
         }

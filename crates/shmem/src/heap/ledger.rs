@@ -1,4 +1,4 @@
-//! Who still uses which range of the heap. Pure; property-tested in `tests/ledger.rs`.
+//! Who still uses which range of the heap. Pure; property-tested in `ledger_tests.rs`.
 //!
 //! A range may be used again only when *every* member of the allocation's group has dropped it: a member that has
 //! not may still write to the range on its peers. Members get each other's drops from the announcements that

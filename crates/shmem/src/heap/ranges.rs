@@ -1,5 +1,5 @@
 //! Free ranges of a segment: an ordered, coalesced list, and the choice of a place that is free on all members.
-//! Pure; property-tested as a state machine in `tests/ranges.rs`.
+//! Pure; property-tested as a state machine in `ranges_tests.rs`.
 
 use std::collections::BTreeMap;
 
