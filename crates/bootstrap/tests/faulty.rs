@@ -3,7 +3,7 @@
 use crate::common::{Form, run_boxed, soon};
 use anabranch_bootstrap::{Deadline, Error, Loss, LossKind, Rendezvous, threads};
 use anabranch_clock::Moment;
-use anabranch_clock::lockstep::Lockstep;
+use anabranch_lockstep::Lockstep;
 use anabranch_ranks::{GlobalRank, Group, GroupRank};
 use anabranch_testkit::{FaultyRendezvous, RendezvousFaults};
 use std::sync::{Arc, Mutex};

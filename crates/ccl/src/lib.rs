@@ -35,6 +35,7 @@ pub use call::Call;
 pub use call::message::PointToPoint;
 pub use call::tensor::Tensor;
 pub use device::kernels::{self, kernels};
+#[cfg(feature = "model")]
 pub use network::traffic::{CallTraffic, Hops, LinkCapacity, LinkTraffic, MemberTraffic, call_traffic};
 pub use plan::{Choice, Plan};
 pub use planner::tuning::{self, Table};
@@ -76,7 +77,9 @@ pub mod lowered {
     pub mod internode {
         pub use crate::device::args::{Links, NetworkArgs, Reduction};
         pub use crate::network::LinkLayout;
+        #[cfg(feature = "rdma")]
         pub use crate::network::lower::{Listed, Tensors, list};
+        #[cfg(feature = "rdma")]
         pub use crate::network::schedule::{Exchange, Port, Step, Work, by_node, direct};
     }
 }

@@ -7,11 +7,11 @@ use anabranch_ccl::kernels::{
     GATHER_MANY_UNIT, MOVE_UNIT, NETWORK_MOVE_UNIT, NETWORK_REDUCE_UNIT, PIPES_UNIT, TWO_HOP_UNIT, UNITS,
     spec,
 };
-use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources, wave_releases};
-use anabranch_hip_jit::lint::lint_source;
 use anabranch_hip_jit::{Error, Jit, JitConfig, KernelSpec, KernelUnit, Target, TargetKind, ToolSearch};
 use anabranch_shmem::device_api::DEVICE_HEADERS as SHMEM_HEADERS;
 use anabranch_shmem::{Atomics, Provider};
+use anabranch_testkit::isa::{check_disassembly, disassemble, resources, wave_releases};
+use anabranch_testkit::lint::lint_source;
 
 #[test]
 fn sources_pass_the_lints() {

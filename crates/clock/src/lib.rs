@@ -9,13 +9,10 @@
 //! Attachment belongs to a thread, as HIP's current device does; there is nothing global. What waits in any other way
 //! (a bare condition variable, a channel, a join) stops a simulation: attached threads must not.
 //!
-//! [`lockstep`] is the driver for tests of host code that need no devices.
+//! `anabranch-lockstep` is the driver for tests of host code that need no devices.
 
 mod attach;
 mod driver;
-// Its threads and waits are real ones.
-#[cfg(not(loom))]
-pub mod lockstep;
 mod moment;
 mod signal;
 pub mod sync;

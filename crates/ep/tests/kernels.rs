@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::common::{cache, tools};
 use anabranch_ep::kernels;
-use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources, wave_releases};
-use anabranch_hip_jit::lint::lint_source;
 use anabranch_hip_jit::{Error, Jit, JitConfig, Target};
+use anabranch_testkit::isa::{check_disassembly, disassemble, resources, wave_releases};
+use anabranch_testkit::lint::lint_source;
 
 /// Vector registers of a thread in a block of 1024 threads.
 const VECTOR_REGISTERS: u64 = 128;

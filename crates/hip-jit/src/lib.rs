@@ -10,7 +10,7 @@
 //! * [`ToolSearch`] says where compilers are looked for; [`cache`] keeps what they make.
 //! * [`Jit`] puts these together: compile, compile ahead, load for a device.
 //! * [`device_struct!`] declares argument structs once, for Rust and for the device compiler.
-//! * [`PRELUDE`] is the lowest device header, [`lint`] and [`isa`] check kernels without a GPU.
+//! * [`PRELUDE`] is the lowest device header.
 //!
 //! Who checks what: specs, includes and parameters are checked when rendered; objects when they come out of a compiler
 //! and again whenever they come off the disk; symbols when loaded; what an argument struct's addresses point to is the
@@ -24,10 +24,8 @@
 pub mod cache;
 pub mod control;
 pub mod disk;
-pub mod isa;
 mod key;
 pub mod layout;
-pub mod lint;
 pub mod source;
 mod source_dir;
 pub mod target;
@@ -66,9 +64,7 @@ pub use load::{LOCAL_RESERVED_BYTES, LoadedUnit, refuse_capture};
 pub use prelude::PRELUDE;
 pub use source::{Header, KernelSpec, KernelUnit, ParameterValue, Rendered};
 pub use target::{Target, TargetError, TargetKind};
-pub use toolchain::{
-    CompilerIdentity, CompilerSetting, Diagnostic, DisassemblyError, Looked, Severity, ToolSearch,
-};
+pub use toolchain::{CompilerIdentity, CompilerSetting, Diagnostic, Looked, Severity, ToolSearch};
 
 #[cfg(test)]
 pub(crate) mod scratch {

@@ -29,7 +29,7 @@ mod tests {
     #[test]
     fn sources_pass_the_lints() {
         for header in PRELUDE {
-            let found = crate::lint::lint_source(header.name, header.text);
+            let found = anabranch_testkit::lint::lint_source(header.name, header.text);
             assert!(found.is_empty(), "{}: {found:#?}", header.name);
         }
     }

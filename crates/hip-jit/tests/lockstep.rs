@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::common::{Scratch, search, spec};
 use anabranch_clock::give_way;
-use anabranch_clock::lockstep::Lockstep;
 use anabranch_hip::{Binding, Device, DeviceOrdinal, Runtime, RuntimeKind};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::{Jit, JitObserver, Outcome, Target};
+use anabranch_lockstep::Lockstep;
 
 /// A runtime whose calls are switching points.
 #[derive(Debug)]

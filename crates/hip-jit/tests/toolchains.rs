@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use crate::common::{Scratch, search};
-use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources};
 use anabranch_hip_jit::{
     CodeObject, DevicePointer, DeviceStruct as _, Error, Jit, KernelSpec, KernelUnit, PRELUDE, Target,
     ToolSearch, device_struct,
 };
+use anabranch_testkit::isa::{check_disassembly, disassemble, resources};
 
 device_struct! {
     /// Arguments of the probe.

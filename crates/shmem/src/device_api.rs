@@ -169,7 +169,7 @@ fn is_grouped(operation: Operation) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_hip_jit::lint::{LintRule, lint_source};
+    use anabranch_testkit::lint::{LintRule, lint_source};
 
     #[test]
     fn every_header_is_listed_and_reached_from_the_umbrella() {

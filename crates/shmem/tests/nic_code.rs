@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use anabranch_conformance::shmem::{UNITS, spec};
-use anabranch_hip_jit::isa::{check_disassembly, disassemble};
+use anabranch_testkit::isa::{check_disassembly, disassemble};
 use anabranch_hip_jit::{Error, Jit, JitConfig, Target, TargetKind, ToolSearch};
 use anabranch_shmem::{Atomics, Provider, nic_team_kernel};
 

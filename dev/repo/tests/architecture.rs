@@ -9,6 +9,7 @@ use std::process::Command;
 /// not counted. A crate's name here is without `anabranch-`.
 const ARROWS: &[(&str, &[&str])] = &[
     ("clock", &[]),
+    ("lockstep", &["clock"]),
     ("ranks", &[]),
     ("hip", &["clock", "ranks"]),
     ("elements", &[]),

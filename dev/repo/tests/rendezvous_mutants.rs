@@ -73,15 +73,15 @@ fn copy(from: &Path, to: &Path) {
 /// A workspace of the crate and what it depends on.
 fn workspace(folder: &Path) {
     let _ = fs::remove_dir_all(folder);
-    for package in ["bootstrap", "clock", "ranks"] {
-        copy(&root().join("crates").join(package), &folder.join("crates").join(package));
+    for package in ["crates/bootstrap", "crates/clock", "crates/ranks", "dev/lockstep"] {
+        copy(&root().join(package), &folder.join(package));
     }
     let read = |path: &Path| toml::from_str::<toml::Table>(&fs::read_to_string(path).unwrap()).unwrap();
     let mut manifest = read(&root().join("Cargo.toml"));
     manifest.retain(|key, _| key == "workspace");
     let workspace = manifest["workspace"].as_table_mut().unwrap();
     workspace.remove("default-members");
-    workspace.insert("members".to_owned(), vec!["crates/*"].into());
+    workspace.insert("members".to_owned(), vec!["crates/*", "dev/*"].into());
     fs::write(folder.join("Cargo.toml"), toml::to_string(&manifest).unwrap()).unwrap();
     // Its integration tests, and what only they need, stay behind.
     let path = folder.join("crates/bootstrap/Cargo.toml");

@@ -12,7 +12,7 @@
 //! # }
 //! ```
 //!
-//! [`FaultyRendezvous`] makes the link of a rank slow, or cuts it at a chosen call.
+//! [`FaultyRendezvous`] makes the link of a rank slow, or cuts it at a chosen call. [`lint`] and [`isa`] check kernels without a GPU.
 //!
 //! Every wait has a deadline, and a rank that fails is shown with its output. Ranks that are left over are killed.
 
@@ -20,6 +20,8 @@ mod alone;
 mod end;
 mod error;
 mod faulty;
+pub mod isa;
+pub mod lint;
 mod meeting;
 mod mutant;
 mod ranks;

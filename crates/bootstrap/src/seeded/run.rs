@@ -2,7 +2,7 @@
 
 use super::program::{How, Program, What};
 use crate::{Deadline, Error, Loss, Rendezvous, ThreadRendezvous, threads};
-use anabranch_clock::lockstep::{Lockstep, Step};
+use anabranch_lockstep::{Lockstep, Step};
 use anabranch_clock::{Moment, give_way, sleep};
 use anabranch_ranks::{GlobalRank, GroupRank};
 use std::sync::{Arc, Mutex};

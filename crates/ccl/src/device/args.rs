@@ -418,11 +418,6 @@ device_struct! {
     }
 }
 
-/// Flag of a [`LinkPort`]: a link, not a buffer of this rank.
-pub(crate) const PORT_LINK: u32 = 1;
-/// Flag of a [`LinkPort`]: the link is to or from a member on another node.
-pub(crate) const PORT_INTERNODE: u32 = 2;
-
 device_struct! {
     /// A source or a target of a step.
     #[derive(PartialEq, Eq)]
@@ -431,26 +426,13 @@ device_struct! {
         pub address: u64,
         /// The member at the other end of the link.
         pub peer: u32,
-        /// [`PORT_LINK`], [`PORT_INTERNODE`].
+        /// `PORT_LINK` and `PORT_INTERNODE` of `network/lower.rs`.
         pub flags: u32,
     }
 }
 
-/// Flag of a [`LinkStep`]: its sources are reduced. Otherwise the bytes of its one source move.
-pub(crate) const STEP_REDUCES: u32 = 1;
-/// Flag of a [`LinkStep`]: its first source is an unrounded sum.
-pub(crate) const STEP_TAKES_UNROUNDED: u32 = 2;
-/// Flag of a [`LinkStep`]: its targets get the unrounded sum.
-pub(crate) const STEP_GIVES_UNROUNDED: u32 = 4;
-/// Flag of a [`LinkStep`]: channel 0 runs it once, without bytes.
-pub(crate) const STEP_IS_TOKEN: u32 = 8;
-/// Flag of a [`LinkStep`]: its sources are packed into its one target.
-pub(crate) const STEP_PACKS: u32 = 16;
-/// Flag of a [`LinkStep`]: its one source is unpacked to its targets.
-pub(crate) const STEP_UNPACKS: u32 = 32;
-
 device_struct! {
-    /// One step that a channel runs for each chunk of a message ([`Step`](crate::network::schedule::Step)).
+    /// One step that a channel runs for each chunk of a message (`Step` of `network/schedule.rs`).
     pub struct LinkStep {
         /// Bytes of all chunks in tensors; of each piece if chunks are packed.
         pub bytes: u64,
@@ -462,7 +444,7 @@ device_struct! {
         pub targets: u32,
         /// The time at which chunk 0 is handled.
         pub lag: u32,
-        /// [`STEP_REDUCES`] and so on.
+        /// `STEP_REDUCES` and so on.
         pub flags: u32,
         /// Zero.
         pub reserved: u32,

@@ -12,7 +12,7 @@ pub const DEVICE_HEADERS: &[Header] = device_headers!();
 mod tests {
     use super::*;
     use crate::types::{DATA_TYPES, ReduceOp};
-    use anabranch_hip_jit::lint::lint_source;
+    use anabranch_testkit::lint::lint_source;
 
     #[test]
     fn sources_pass_the_lints() {

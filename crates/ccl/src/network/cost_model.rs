@@ -6,16 +6,9 @@
 use anabranch_ranks::{LinkSpeeds, Moved, Nodes, TimeParts};
 
 use super::direct::goes_in_one_hop;
-use super::form::full_chunk_bytes;
+use super::layout::{GIVEN, TAKEN, full_chunk_bytes};
 use super::lower::{slot_pieces, unrounded_bytes};
 use crate::types::{Collective, Shape};
-
-/// Requests to a NIC for each chunk sent: the chunk and its counter.
-const GIVEN: u64 = 2;
-/// Requests to a NIC for each chunk received: the counter that frees the slot.
-const TAKEN: u64 = 1;
-/// Requests per chunk of a member that sends as many as it receives.
-pub(super) const CHUNK_REQUESTS: u32 = (GIVEN + TAKEN) as u32;
 
 /// The factor by which the form by node has to be faster, because the model leaves out some copies within the node.
 const MARGIN: f64 = 1.05;
@@ -265,8 +258,7 @@ mod tests {
 
     use super::*;
     use crate::network::LinkLayout;
-    use crate::network::form::channels_for;
-    use crate::network::layout::INTERNODE_CHANNELS;
+    use crate::network::layout::{INTERNODE_CHANNELS, channels_for};
     use crate::network::traffic::{LinkCapacity, call_traffic};
     use crate::types::Algorithm;
     use crate::types::{DataType, ReduceOp};

@@ -2,11 +2,12 @@
 
 use anabranch_ranks::{Across, LinkSpeeds, Nodes};
 
-use super::cost_model::{CHUNK_REQUESTS, LinkModel, is_faster_by_node};
+use super::cost_model::{LinkModel, is_faster_by_node};
+use super::exchange_of;
 use super::hierarchical::PAIRS_ALONE;
+use super::layout::full_chunk_bytes;
 use super::lower::slot_pieces;
 use super::schedule::{self, Step};
-use super::{LinkLayout, exchange_of};
 use crate::lower::Counts;
 use crate::plan::{Choice, Limits, Plan};
 use crate::types::{Algorithm, Collective, Error, Result, Shape};
@@ -32,19 +33,6 @@ fn algorithm_of(nodes: &Nodes, across: Across, shape: &Shape, links: &LinkModel)
         (Across::Auto, Ok(())) if is_faster_by_node(nodes, shape, links) => node,
         _ => Algorithm::NetworkDirect,
     })
-}
-
-/// Bytes of a chunk from which bytes, not requests, limit a NIC; a power of two.
-pub(crate) fn full_chunk_bytes(speeds: &LinkSpeeds) -> u64 {
-    (speeds.bytes_worth(CHUNK_REQUESTS).ceil() as u64).checked_next_power_of_two().unwrap_or(1 << 63)
-}
-
-/// The number of channels, 1 to `most`, for links between `members` members with `staging_bytes` bytes of slots: as many as leave each slot
-/// capacity for a chunk that fills a NIC. All members share the bytes, so that larger groups have fewer channels.
-pub(crate) fn channels_for(members: u32, staging_bytes: u64, most: u32, speeds: &LinkSpeeds) -> u32 {
-    let full = full_chunk_bytes(speeds);
-    let is_full = |channels: &u32| LinkLayout::new(0, members, *channels, staging_bytes).slot_bytes >= full;
-    (1..=most).rev().find(is_full).unwrap_or(1)
 }
 
 /// The plan of a call: its form, and the number of blocks. Each block gets chunks that fill a NIC, or a slot if that is smaller, from the
@@ -144,33 +132,6 @@ mod tests {
 
     fn machines(nodes: u32, size: u32) -> Nodes {
         Nodes::new(&(0..nodes * size).map(|member| member / size).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn full_chunk_takes_at_least_as_long_as_its_requests() {
-        let speeds = LinkSpeeds::default();
-        let requests = f64::from(CHUNK_REQUESTS) * speeds.nic_message_us;
-        let us = |bytes: u64| speeds.between_us(bytes as f64);
-        assert!(us(full_chunk_bytes(&speeds)) >= requests && us(full_chunk_bytes(&speeds) / 2) < requests);
-    }
-
-    #[test]
-    fn larger_groups_have_fewer_channels_with_full_chunks() {
-        let of = |members| channels_for(members, 512 << 20, 32, &LinkSpeeds::default());
-        let channels: Vec<_> = [2, 8, 64, 128, 256, 512, 1024].map(of).into();
-        assert!(channels.is_sorted_by(|one, next| one >= next), "{channels:?}");
-        assert_eq!((channels[0], channels[2]), (32, 32), "enough bytes for all channels");
-        assert!(channels[6] > 0 && channels[6] < channels[4] && channels[4] < 32, "{channels:?}");
-        for (members, channels) in [2, 8, 64, 128, 256, 512, 1024].into_iter().zip(&channels) {
-            let slot = |channels| LinkLayout::new(0, members, channels, 512 << 20).slot_bytes;
-            assert!(slot(*channels) >= full_chunk_bytes(&LinkSpeeds::default()), "{members}");
-            assert!(
-                *channels == 32 || slot(channels + 1) < full_chunk_bytes(&LinkSpeeds::default()),
-                "{members}"
-            );
-        }
-        assert_eq!(channels_for(64, 4096, 32, &LinkSpeeds::default()), 1, "slots too small for full chunks");
-        assert_eq!(channels_for(2, 512 << 20, 4, &LinkSpeeds::default()), 4, "at most the given channels");
     }
 
     proptest! {

@@ -2,15 +2,27 @@
 
 use anabranch_hip::DeviceAddress;
 use anabranch_hip_jit::DevicePointer;
+use anabranch_ranks::LinkSpeeds;
 use anabranch_shmem::{SymmetricMemory, TeamView};
 
-use super::schedule::{DEPTH, STREAMS};
 use crate::device::args::{LinkState, Links};
 use crate::device::channel::ALIGNMENT;
 
 /// Channels on a large GPU with members on several nodes: a NIC is slower than links within a node, and fewer blocks fill it. Large groups
 /// have fewer, so that their slots are not too small.
 pub(crate) const INTERNODE_CHANNELS: u32 = 32;
+
+/// Slots of a link: `LINK_DEPTH` in `ccl/links.h`.
+pub(crate) const DEPTH: u32 = 4;
+/// Links from one member to another: one of data of one hop, and one of results and of forwarded data.
+pub(crate) const STREAMS: u32 = 2;
+
+/// Requests to a NIC for each chunk sent: the chunk and its counter.
+pub(super) const GIVEN: u64 = 2;
+/// Requests to a NIC for each chunk received: the counter that frees the slot.
+pub(super) const TAKEN: u64 = 1;
+/// Requests per chunk of a member that sends as many as it receives.
+const CHUNK_REQUESTS: u32 = (GIVEN + TAKEN) as u32;
 
 /// Bytes between the counters of two links: `LINK_LINE` in `ccl/links.h`.
 const LINK_LINE: u64 = 64;
@@ -98,10 +110,50 @@ pub(super) const fn most_ports(members: u32) -> u32 {
     2 * members + 2
 }
 
+/// Bytes of a chunk from which bytes, not requests, limit a NIC; a power of two.
+pub(crate) fn full_chunk_bytes(speeds: &LinkSpeeds) -> u64 {
+    (speeds.bytes_worth(CHUNK_REQUESTS).ceil() as u64).checked_next_power_of_two().unwrap_or(1 << 63)
+}
+
+/// The number of channels, 1 to `most`, for links between `members` members with `staging_bytes` bytes of slots: as many as leave each slot
+/// capacity for a chunk that fills a NIC. All members share the bytes, so that larger groups have fewer channels.
+pub(crate) fn channels_for(members: u32, staging_bytes: u64, most: u32, speeds: &LinkSpeeds) -> u32 {
+    let full = full_chunk_bytes(speeds);
+    let is_full = |channels: &u32| LinkLayout::new(0, members, *channels, staging_bytes).slot_bytes >= full;
+    (1..=most).rev().find(is_full).unwrap_or(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn full_chunk_takes_at_least_as_long_as_its_requests() {
+        let speeds = LinkSpeeds::default();
+        let requests = f64::from(CHUNK_REQUESTS) * speeds.nic_message_us;
+        let us = |bytes: u64| speeds.between_us(bytes as f64);
+        assert!(us(full_chunk_bytes(&speeds)) >= requests && us(full_chunk_bytes(&speeds) / 2) < requests);
+    }
+
+    #[test]
+    fn larger_groups_have_fewer_channels_with_full_chunks() {
+        let of = |members| channels_for(members, 512 << 20, 32, &LinkSpeeds::default());
+        let channels: Vec<_> = [2, 8, 64, 128, 256, 512, 1024].map(of).into();
+        assert!(channels.is_sorted_by(|one, next| one >= next), "{channels:?}");
+        assert_eq!((channels[0], channels[2]), (32, 32), "enough bytes for all channels");
+        assert!(channels[6] > 0 && channels[6] < channels[4] && channels[4] < 32, "{channels:?}");
+        for (members, channels) in [2, 8, 64, 128, 256, 512, 1024].into_iter().zip(&channels) {
+            let slot = |channels| LinkLayout::new(0, members, channels, 512 << 20).slot_bytes;
+            assert!(slot(*channels) >= full_chunk_bytes(&LinkSpeeds::default()), "{members}");
+            assert!(
+                *channels == 32 || slot(channels + 1) < full_chunk_bytes(&LinkSpeeds::default()),
+                "{members}"
+            );
+        }
+        assert_eq!(channels_for(64, 4096, 32, &LinkSpeeds::default()), 1, "slots too small for full chunks");
+        assert_eq!(channels_for(2, 512 << 20, 4, &LinkSpeeds::default()), 4, "at most the given channels");
+    }
 
     proptest! {
         #[test]

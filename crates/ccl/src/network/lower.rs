@@ -7,11 +7,26 @@ use anabranch_ranks::Nodes;
 use super::is_internode;
 use super::layout::most_ports;
 use super::schedule::{self, Port, Step, Work};
-use crate::device::args::{
-    LinkPort, LinkStep, Links, MOST_STEP_WORDS, NetworkArgs, PORT_INTERNODE, PORT_LINK, Reduction,
-    STEP_GIVES_UNROUNDED, STEP_IS_TOKEN, STEP_PACKS, STEP_REDUCES, STEP_TAKES_UNROUNDED, STEP_UNPACKS,
-};
+use crate::device::args::{LinkPort, LinkStep, Links, MOST_STEP_WORDS, NetworkArgs, Reduction};
 use crate::types::DataType;
+
+/// Flag of a [`LinkPort`]: a link, not a buffer of this rank.
+const PORT_LINK: u32 = 1;
+/// Flag of a [`LinkPort`]: the link is to or from a member on another node.
+const PORT_INTERNODE: u32 = 2;
+
+/// Flag of a [`LinkStep`]: its sources are reduced. Otherwise the bytes of its one source move.
+const STEP_REDUCES: u32 = 1;
+/// Flag of a [`LinkStep`]: its first source is an unrounded sum.
+const STEP_TAKES_UNROUNDED: u32 = 2;
+/// Flag of a [`LinkStep`]: its targets get the unrounded sum.
+const STEP_GIVES_UNROUNDED: u32 = 4;
+/// Flag of a [`LinkStep`]: channel 0 runs it once, without bytes.
+const STEP_IS_TOKEN: u32 = 8;
+/// Flag of a [`LinkStep`]: its sources are packed into its one target.
+const STEP_PACKS: u32 = 16;
+/// Flag of a [`LinkStep`]: its one source is unpacked to its targets.
+const STEP_UNPACKS: u32 = 32;
 
 /// Addresses of the tensors of this rank; 0 for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! time t a channel runs, step by step in list order, chunk `t - lag` of each step that has such a chunk. A step takes one chunk from each
 //! of its sources and gives one to each of its targets. Sources and targets are tensors of the member, or *links*.
 //!
-//! A link is a queue of [`DEPTH`] chunks from one member to another. Between any two members there are [`STREAMS`] links in each direction.
+//! A link is a queue of [`DEPTH`] chunks from one member to another. Between any two members there are [`STREAMS`](super::layout::STREAMS) links in each direction.
 //! A receiver waits for a chunk and a sender for a free slot; there are no other waits. So members are sequential processes connected by
 //! bounded queues, and neither their termination nor their result depends on timing (Kahn, 1974). The tests run every form once with queues
 //! of this depth, which proves that no wait is circular and that each byte arrives where it belongs. `lag`s are as large as the queues
@@ -12,13 +12,10 @@
 
 use anabranch_ranks::Nodes;
 
+use super::layout::DEPTH;
 use super::{direct, hierarchical};
 use crate::types::Collective;
 
-/// Slots of a link: `LINK_DEPTH` in `ccl/links.h`.
-pub(crate) const DEPTH: u32 = 4;
-/// Links from one member to another: [`FIRST`] and [`SECOND`].
-pub(crate) const STREAMS: u32 = 2;
 /// The stream of data of one hop: contributions, and unrounded sums.
 pub(super) const FIRST: u32 = 0;
 /// The stream of results and of forwarded data.

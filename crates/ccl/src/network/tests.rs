@@ -6,7 +6,8 @@ use anabranch_ranks::Nodes;
 use proptest::prelude::*;
 
 use super::is_internode;
-use super::schedule::{self, DEPTH, Exchange, Port, Step, Work, starts};
+use super::layout::DEPTH;
+use super::schedule::{self, Exchange, Port, Step, Work, starts};
 
 /// A byte: the contributions in order, each as (member, offset in its input).
 type Byte = Vec<(u32, u64)>;

@@ -74,6 +74,7 @@ impl Plan {
     ///
     /// # Errors
     /// [`Error::Config`] for blocks outside 1 to the number of channels; [`Error::Algorithm`] if an intranode algorithm is requested.
+    #[cfg(feature = "rdma")]
     pub(crate) fn internode(
         shape: &Shape,
         limits: &Limits,
@@ -113,6 +114,7 @@ impl Plan {
 }
 
 /// Why an intranode algorithm cannot run an internode call.
+#[cfg(feature = "rdma")]
 const ONE_NODE: &str = "members are on several nodes, and it needs the memory of all members mapped: set ccl.algorithm to auto; ccl.across \
                         selects network-direct or network-by-node";
 

@@ -23,8 +23,11 @@ use crate::plan::{Choice, Limits, Plan};
 use crate::planner::tuning::Table;
 use crate::run::checker::{CHECK_OPERATION, Checking, watch_channels};
 use crate::run::config::{BarrierMode, CclConfig, Check};
-use crate::run::internode;
+#[cfg(feature = "rdma")]
 use crate::run::internode::Internode;
+use crate::run::nodes;
+#[cfg(not(feature = "rdma"))]
+use crate::run::nodes::Internode;
 use crate::run::prepared::Prepared;
 use crate::run::sizes::{Layouts, speeds, threads, wanted_channels};
 use crate::run::work::{EventPool, Work};
@@ -119,7 +122,7 @@ impl Communicator {
     /// errors. A failure on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: CclConfig) -> Result<Self> {
         config.check()?;
-        let nodes = internode::nodes_of(world, group, &config)?;
+        let nodes = nodes::nodes_of(world, group, &config)?;
         let prepared = Self::reserve(world, group, &config, nodes.is_some());
         let table = config.table.clone().or_else(|| known_table(world));
         let mut fields = config.fields();
@@ -158,8 +161,11 @@ impl Communicator {
         let Layouts { comm: layout, pipes: pipe_layout, links, end } = layouts;
         let mut memory = world.allocate(group, end, ALIGNMENT, "ccl channels")?;
         let links = links.map(|layout| layout.links(team.view(), &memory, OPERATION.0));
+        #[cfg(feature = "rdma")]
         let internode =
             nodes.zip(links).map(|(nodes, links)| Internode::new(nodes, links, config.across, speeds));
+        #[cfg(not(feature = "rdma"))]
+        let (internode, _) = (None, links);
         let pipes = pipe_layout.pipes(team.view(), &memory, MESSAGE_OPERATION.0);
         let comm = layout.comm(team.view(), &memory, OPERATION.0);
         team.hold(permit);

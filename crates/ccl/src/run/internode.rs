@@ -3,8 +3,8 @@
 use anabranch_hip::DeviceAddress;
 use anabranch_hip_jit::DevicePointer;
 use anabranch_hip_jit::bytemuck::Zeroable;
-use anabranch_ranks::{Across, Group, LinkSpeeds, Nodes};
-use anabranch_shmem::{Team, TeamTable, World};
+use anabranch_ranks::{Across, LinkSpeeds, Nodes};
+use anabranch_shmem::{Team, TeamTable};
 
 use crate::call::Call;
 use crate::call::tensor::Tensor;
@@ -13,7 +13,6 @@ use crate::lower::{Counts, reduction};
 use crate::network::form::{piece_bytes_of, plan_of, steps_of};
 use crate::network::lower::{Listed, Tensors, list};
 use crate::plan::{Choice, Limits, Plan};
-use crate::run::config::{CclConfig, Check};
 use crate::types::{Algorithm, Error, Result, Shape};
 
 /// State of a communicator whose members are on several nodes: the topology, the links in its heap memory, and the inputs of the choice
@@ -31,46 +30,6 @@ struct Lowered {
     listed: Listed,
     reduction: Reduction,
     piece_bytes: u64,
-}
-
-/// The nodes of a group if there are several; `None` if all members map the memory of each other. Collective over the group.
-///
-/// # Errors
-/// [`Error::Config`] if the configured nodes are not one per member; [`Error::Unmapped`] for configured features that need one node; the
-/// failure of the world.
-pub(crate) fn nodes_of(world: &World, group: &Group, config: &CclConfig) -> Result<Option<Nodes>> {
-    let mine: Vec<u32> = match &config.nodes {
-        Some(given) if given.len() != group.size() as usize => {
-            let allowed = "one for each member";
-            return Err(Error::Config { field: "nodes", given: given.len() as u64, allowed });
-        }
-        Some(given) => given.to_vec(),
-        None => {
-            let nodes = world.nodes_of(group)?;
-            #[expect(clippy::expect_used, reason = "nodes list every member of the group")]
-            group.ranks().map(|member| nodes.node_of(member).expect("every member has a node")).collect()
-        }
-    };
-    let here = group.rank_of(world.rank()).map(|me| mine[me.index()]);
-    let is_here = |member: &u32| Some(mine[*member as usize]) == here;
-    let mapped = |member: &u32| {
-        let global = group.members().get(*member as usize);
-        global.is_some_and(|rank| world.peer_base(*rank).is_some())
-    };
-    // If any member reaches another member of its node only through a NIC, every member becomes a node of its own, on all members.
-    let whole = (0..group.size()).filter(is_here).all(|member| mapped(&member));
-    let reports = world.exchange(group, "ccl nodes", &[u8::from(whole)])?;
-    let are_whole = reports.iter().all(|bytes| bytes.as_slice() == [1]);
-    let nodes = Nodes::new(&if are_whole { mine } else { (0..group.size()).collect() });
-    let several = Some(nodes).filter(|nodes| nodes.count() > 1);
-    if let Some(nodes) = &several
-        && config.check == Check::Fingerprint
-    {
-        let instead = "set ccl.check to off, or check on one node";
-        let what = "ccl.check = \"fingerprint\"";
-        return Err(Error::Unmapped { what, nodes: nodes.count(), instead });
-    }
-    Ok(several)
 }
 
 impl Internode {

@@ -4,7 +4,9 @@ mod checker;
 mod communicator;
 mod config;
 mod fingerprint;
+#[cfg(feature = "rdma")]
 mod internode;
+mod nodes;
 mod prepared;
 mod sizes;
 mod steps;

@@ -1,8 +1,8 @@
 //! The headers compiled for GPUs, if the compilers are installed.
 
 use anabranch_conformance::ccl::arithmetic as conformance;
-use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources};
 use anabranch_hip_jit::{Error, Target, TargetKind};
+use anabranch_testkit::isa::{check_disassembly, disassemble, resources};
 
 use crate::numbers::device::{jit, tools};
 

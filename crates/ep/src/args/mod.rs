@@ -13,7 +13,9 @@ pub use engine::{CombineEngineArgs, DispatchEngineArgs};
 pub use expert_major::{
     ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, ExpertRowSource, ExpertSumArgs, ReceivedView,
 };
-pub use nodes::{CombineNodesArgs, DispatchNodesArgs, NodesView};
+#[cfg(feature = "rdma")]
+pub use nodes::NodesView;
+pub use nodes::{CombineNodesArgs, DispatchNodesArgs};
 pub use routing::{DispatchReplayArgs, RoutingHead, SaveRoutingArgs, SavedRouting};
 pub use weights::FillWeightsArgs;
 

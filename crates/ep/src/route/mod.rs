@@ -9,6 +9,8 @@ use anabranch_hip_jit::{DeviceStruct, Kernel, LoadedKernel, LoadedUnit};
 use anabranch_ranks::Group;
 use anabranch_shmem::{Team, World};
 
+#[cfg(not(feature = "rdma"))]
+use crate::error::Error;
 use crate::error::Result;
 use crate::plan::{self, Geometry, Plan};
 use crate::slot::SlotTicket;
@@ -20,8 +22,10 @@ mod context;
 mod engine;
 mod mask;
 mod near;
+#[cfg(feature = "rdma")]
 mod nodes;
 mod placement;
+mod reach;
 
 pub(crate) use arguments::pointer;
 #[cfg(feature = "simulation")]
@@ -33,15 +37,17 @@ pub(crate) use context::{COMBINE_NAME, COUNT_NAME, Context, DISPATCH_NAME};
 use engine::Engine;
 pub(crate) use mask::MaskTable;
 pub(crate) use near::Near;
+#[cfg(feature = "rdma")]
 use nodes::Internode;
-pub(crate) use nodes::{check_reach, located};
 pub(crate) use placement::DevicePlacement;
+pub(crate) use reach::{check_reach, located};
 
 /// A plan's route.
 #[derive(Debug)]
 pub(crate) enum Route {
     Near(Near),
     Engine(Engine),
+    #[cfg(feature = "rdma")]
     Nodes(Internode),
 }
 
@@ -62,7 +68,18 @@ impl Route {
         Ok(match plan.route() {
             plan::Route::Near(options) => Self::Near(Near::load(world, plan, options)?),
             plan::Route::Engine => Self::Engine(Engine::load(world, plan)?),
+            #[cfg(feature = "rdma")]
             plan::Route::Nodes(options) => Self::Nodes(Internode::load(world, group, plan, options)?),
+            #[cfg(not(feature = "rdma"))]
+            plan::Route::Nodes(options) => {
+                return Err(Error::Unsupported {
+                    with: "this build has no `rdma`".to_owned(),
+                    field: "nodes",
+                    given: format!("{} nodes for {} ranks", options.nodes.count(), group.size()),
+                    allowed: "one node",
+                    why: "enable the cargo feature `rdma` of anabranch",
+                });
+            }
         })
     }
 
@@ -76,6 +93,7 @@ impl Route {
         match self {
             Self::Near(near) => near.waiting_kernels(),
             Self::Engine(engine) => engine.waiting_kernels(),
+            #[cfg(feature = "rdma")]
             Self::Nodes(nodes) => nodes.waiting_kernels(),
         }
     }
@@ -93,6 +111,7 @@ impl Route {
         match self {
             Self::Near(near) => near.send(context, stream, slot, tokens, geometry, whole),
             Self::Engine(engine) => engine.send(context, stream, slot, tokens, geometry),
+            #[cfg(feature = "rdma")]
             Self::Nodes(nodes) => nodes.send(context, stream, slot, tokens, geometry, whole),
         }
     }
@@ -108,6 +127,7 @@ impl Route {
         match self {
             Self::Near(near) => near.recv(context, stream, slot, tokens),
             Self::Engine(engine) => engine.recv(context, stream, slot, tokens),
+            #[cfg(feature = "rdma")]
             Self::Nodes(nodes) => nodes.recv(context, stream, slot, tokens),
         }
     }
@@ -127,6 +147,7 @@ impl Route {
         match self {
             Self::Near(near) => near.offer(context, stream, slot, rows, tokens, output),
             Self::Engine(engine) => engine.offer(context, stream, slot, rows, tokens),
+            #[cfg(feature = "rdma")]
             Self::Nodes(nodes) => nodes.offer(context, stream, slot, rows, tokens, output),
         }
     }
@@ -145,6 +166,7 @@ impl Route {
             (_, Rest::Nothing) => Ok(()),
             (Self::Near(near), _) => near.sum(context, stream, slot, tokens, output, rest),
             (Self::Engine(engine), _) => engine.sum(context, stream, slot, tokens, output),
+            #[cfg(feature = "rdma")]
             (Self::Nodes(nodes), _) => nodes.sum(context, stream, slot, tokens, output),
         }
     }
@@ -154,6 +176,7 @@ impl Route {
         match self {
             Self::Near(near) => near.release(context, stream, slot),
             Self::Engine(engine) => engine.release(context, stream, slot),
+            #[cfg(feature = "rdma")]
             Self::Nodes(nodes) => nodes.release(context, stream, slot),
         }
     }
@@ -163,6 +186,7 @@ impl Route {
         match self {
             Self::Near(_) => Ok(()),
             Self::Engine(engine) => engine.drain(context),
+            #[cfg(feature = "rdma")]
             Self::Nodes(nodes) => nodes.drain(context),
         }
     }

@@ -1,9 +1,17 @@
 //! Compilers: what one must do, and where they are looked for.
 
+#[cfg(feature = "gpu-compilers")]
 mod clang;
+#[cfg(feature = "gpu-compilers")]
+mod gpu;
+#[cfg(not(feature = "gpu-compilers"))]
+#[path = "no_gpu.rs"]
+mod gpu;
 mod host;
+#[cfg(feature = "gpu-compilers")]
 mod nvcc;
 mod process;
+#[cfg(feature = "gpu-compilers")]
 mod rtc;
 mod search;
 mod stamp;
@@ -20,8 +28,8 @@ use crate::target::Target;
 pub use crate::compiler::{CompilerIdentity, Looked};
 pub(crate) use crate::diagnostics::parse_diagnostics;
 pub use crate::diagnostics::{Diagnostic, Severity};
-pub use search::{CompilerSetting, DisassemblyError, ToolSearch};
-pub(crate) use search::{find_toolchain, run_llvm_tool};
+pub(crate) use search::find_toolchain;
+pub use search::{CompilerSetting, ToolSearch};
 
 /// Choices that a tool chain turns into its own options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +44,7 @@ pub(crate) struct OptionChoices {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompileJob<'a> {
     /// The source.
+    #[cfg_attr(not(feature = "gpu-compilers"), expect(dead_code, reason = "libraries that compile read it"))]
     pub rendered: &'a Rendered,
     /// All options, the tool chain's own ([`Toolchain::options`]) first.
     pub options: &'a [String],

@@ -6,11 +6,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::clang::AmdClang;
+use super::gpu;
 use super::host::HostCompiler;
-use super::nvcc::Nvcc;
-use super::process::{CleanEnvironment, check_file, check_program, find_program};
-use super::rtc::{RtcKind, RtcLibrary};
+use super::process::{CleanEnvironment, check_file, check_program};
 use super::{Looked, Toolchain};
 use crate::error::{Error, Result};
 use crate::target::{Target, TargetKind};
@@ -40,7 +38,7 @@ pub enum CompilerSetting {
 
 /// What is opened for a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
+pub(super) enum Family {
     Hipcc,
     Clang,
     Hiprtc,
@@ -228,39 +226,6 @@ impl ToolSearch {
         }
         format!("not found in {}", names.join(":"))
     }
-
-    /// Candidates for a compiler library, in the order in which they are tried.
-    fn libraries(&self, kind: RtcKind) -> Vec<PathBuf> {
-        let (roots, folders, sonames): (&[PathBuf], &[&str], &[&str]) = match kind {
-            RtcKind::Nvrtc => (
-                &self.cuda,
-                &[
-                    "lib64",
-                    "lib",
-                    "targets/x86_64-linux/lib",
-                    "targets/sbsa-linux/lib",
-                    "lib/x86_64-linux-gnu",
-                ],
-                &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"],
-            ),
-            RtcKind::Hiprtc => {
-                (&self.rocm, &["lib", "lib64"], &["libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so"])
-            }
-        };
-        let below = |root: &PathBuf, folders: &[&str]| -> Vec<PathBuf> {
-            folders
-                .iter()
-                .flat_map(|folder| sonames.iter().map(move |name| root.join(folder).join(name)))
-                .collect()
-        };
-        let mut candidates: Vec<PathBuf> = roots.iter().flat_map(|root| below(root, folders)).collect();
-        candidates.extend(sonames.iter().map(PathBuf::from));
-        if kind == RtcKind::Nvrtc {
-            let wheels = ["nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"];
-            candidates.extend(self.python_site.iter().flat_map(|site| below(site, &wheels)));
-        }
-        candidates
-    }
 }
 
 /// Finds the compiler for a target: the setting's, or the first that serves, in this order.
@@ -277,7 +242,7 @@ pub(crate) fn find_toolchain(search: &ToolSearch, target: &Target) -> Result<Arc
     let setting = search.compiler.clone().unwrap_or_default();
     let found = match (&setting, setting.target_of_word()) {
         (CompilerSetting::Path(path), _) => by_path(path, search, target, &mut looked),
-        (family, Some(kind)) if kind == target.kind() => one_family(family, search, target, &mut looked),
+        (family, Some(kind)) if kind == target.kind() => gpu::find(family, search, target, &mut looked),
         (word, Some(kind)) => {
             tracing::warn!(
                 "the compiler {word} was chosen, which compiles for {kind}; for {target} one is looked for"
@@ -295,37 +260,7 @@ fn automatic(search: &ToolSearch, target: &Target, looked: &mut Vec<Looked>) -> 
         TargetKind::Amd => &[CompilerSetting::Hipcc, CompilerSetting::Clang, CompilerSetting::Hiprtc],
         TargetKind::Nvidia => &[CompilerSetting::Nvrtc, CompilerSetting::Nvcc],
     };
-    order.iter().find_map(|family| one_family(family, search, target, looked))
-}
-
-fn one_family(
-    family: &CompilerSetting,
-    search: &ToolSearch,
-    target: &Target,
-    looked: &mut Vec<Looked>,
-) -> Option<Arc<dyn Toolchain>> {
-    match family {
-        CompilerSetting::Hipcc => boxed(AmdClang::find_hipcc(search, looked)),
-        CompilerSetting::Clang => boxed(AmdClang::find_clang(search, target, looked)),
-        CompilerSetting::Hiprtc => library(RtcKind::Hiprtc, search, target, looked),
-        CompilerSetting::Nvrtc => library(RtcKind::Nvrtc, search, target, looked),
-        CompilerSetting::Nvcc => boxed(Nvcc::find(search, target, looked)),
-        CompilerSetting::Auto | CompilerSetting::Path(_) => None,
-    }
-}
-
-fn library(
-    kind: RtcKind,
-    search: &ToolSearch,
-    target: &Target,
-    looked: &mut Vec<Looked>,
-) -> Option<Arc<dyn Toolchain>> {
-    search.libraries(kind).iter().find_map(|path| {
-        RtcLibrary::open(kind, path, target)
-            .inspect_err(|problem| looked.push(Looked::new(path.display().to_string(), problem)))
-            .ok()
-            .map(|found| Arc::new(found) as Arc<dyn Toolchain>)
-    })
+    order.iter().find_map(|family| gpu::find(family, search, target, looked))
 }
 
 /// What the path names; for a target that it does not serve, what is found without it.
@@ -374,51 +309,12 @@ fn open_path(
             Arc::new(HostCompiler::open_program(path, Vec::new(), search)?)
         }
         Family::Cxx => Arc::new(HostCompiler::open_program(path, Vec::new(), search)?),
-        Family::Hipcc => Arc::new(AmdClang::open_hipcc(&path, search)?),
-        Family::Clang => Arc::new(AmdClang::open_clang(&path, target, search)?),
-        Family::Hiprtc => Arc::new(RtcLibrary::open(RtcKind::Hiprtc, &path, target)?),
-        Family::Nvrtc => Arc::new(RtcLibrary::open(RtcKind::Nvrtc, &path, target)?),
-        Family::Nvcc => Arc::new(Nvcc::open(&path, target, search)?),
+        gpu => gpu::open(&path, gpu, search, target)?,
     })
 }
 
-fn boxed<T: Toolchain + 'static>(found: Option<T>) -> Option<Arc<dyn Toolchain>> {
+pub(super) fn boxed<T: Toolchain + 'static>(found: Option<T>) -> Option<Arc<dyn Toolchain>> {
     found.map(|found| Arc::new(found) as Arc<dyn Toolchain>)
-}
-
-/// One of LLVM's tools failed on an object.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} on {}: {problem}", program.display(), object.display())]
-pub struct DisassemblyError {
-    /// The tool.
-    pub program: PathBuf,
-    /// The file.
-    pub object: PathBuf,
-    /// What it said.
-    pub problem: String,
-}
-
-/// Runs `name` or `name-<version>`, newest first, on the object in `directory`. `Ok(None)`: there is none.
-pub(crate) fn run_llvm_tool(
-    search: &ToolSearch,
-    name: &str,
-    arguments: &[&str],
-    directory: &Path,
-) -> Result<Option<String>, DisassemblyError> {
-    let rocm: Vec<_> = search.rocm.iter().map(|root| root.join("llvm/bin")).collect();
-    let versioned = || super::clang::CLANG_VERSIONS.rev().map(|version| format!("{name}-{version}"));
-    // A bare name may be an old version that cannot read new objects.
-    let found = find_program(name, &rocm)
-        .or_else(|| versioned().find_map(|name| find_program(&name, &search.path)))
-        .or_else(|| find_program(name, &search.path));
-    let Some(program) = found else { return Ok(None) };
-    let object = directory.join(super::OBJECT_FILE);
-    let shown = object.to_string_lossy();
-    let arguments: Vec<_> = arguments.iter().copied().chain([shown.as_ref()]).collect();
-    match search.environment().ask(&program, &arguments) {
-        Ok(text) => Ok(Some(text)),
-        Err(problem) => Err(DisassemblyError { program, object: object.clone(), problem }),
-    }
 }
 
 /// A version text without the lines that only say where the compiler lies.

@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn kernels_pass_the_lints() {
         for unit in [&TEAM_BARRIER_UNIT, &ENGINE_COPIES_UNIT, &NIC_TEAM_UNIT] {
-            let found = anabranch_hip_jit::lint::lint_source(unit.name, unit.source);
+            let found = anabranch_testkit::lint::lint_source(unit.name, unit.source);
             assert!(found.is_empty(), "{found:#?}");
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anabranch_clock::lockstep::Lockstep;
+use anabranch_lockstep::Lockstep;
 use anabranch_clock::{Driver, give_way};
 use anabranch_hip::{Binding, Runtime};
 use anabranch_ranks::GlobalRank;

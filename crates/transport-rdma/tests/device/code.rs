@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use anabranch_hip_jit::isa::{check_disassembly, disassemble, is_in_loop};
-use anabranch_hip_jit::lint::lint_source;
+use anabranch_testkit::isa::{check_disassembly, disassemble, is_in_loop};
+use anabranch_testkit::lint::lint_source;
 use anabranch_hip_jit::{CodeObject, Error, KernelSpec, KernelUnit, PRELUDE, Target, ToolSearch};
 use anabranch_hip_jit::{DevicePointer, DeviceStruct as _, control::WaitControl, device_struct};
 use anabranch_testkit::mutant;

@@ -17,6 +17,7 @@ use crate::lower;
 use crate::lower::launch::{Launch, LoadedLaunch, Stage};
 use crate::lower::messages::TransferLists;
 use crate::lower::{Buffers, Counts, Engine, Job, Tensors};
+#[cfg(feature = "rdma")]
 use crate::network::LinkLayout;
 use crate::plan::{Choice, Plan};
 use crate::run::prepared::{Prepared, describe};
@@ -44,6 +45,7 @@ impl Communicator {
     /// As [`Self::prepare`]; [`Error::Config`] for blocks outside 1 to [`Self::channels`].
     pub fn prepare_as(&mut self, call: &Call<'_>, choice: Choice) -> Result<Prepared> {
         let shape = call.shape(self.size(), self.rank())?;
+        #[cfg(feature = "rdma")]
         if self.internode.is_some() {
             return self.prepare_internode(call, shape, choice);
         }
@@ -148,6 +150,7 @@ impl Communicator {
     }
 
     /// Prepares an internode call.
+    #[cfg(feature = "rdma")]
     fn prepare_internode(&mut self, call: &Call<'_>, shape: Shape, choice: Choice) -> Result<Prepared> {
         let Some(internode) = &self.internode else {
             return Err(Error::Foreign { what: "an internode call" });

@@ -87,7 +87,7 @@ pub fn lint_source(name: &str, text: &str) -> Vec<Lint> {
     let mut checker = Checker {
         name,
         lines: text.lines().collect(),
-        prelude: crate::PRELUDE.iter().any(|header| header.name == name),
+        prelude: anabranch_hip_jit::PRELUDE.iter().any(|header| header.name == name),
         findings: Vec::new(),
     };
     checker.lines_alone(&bare);

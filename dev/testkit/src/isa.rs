@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use crate::config::CodeObject;
-use crate::toolchain::{DisassemblyError, ToolSearch, run_llvm_tool};
+use anabranch_hip_jit::{CodeObject, ToolSearch};
 
 /// What a kernel must not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,12 +272,24 @@ pub fn read_resources(text: &str) -> Vec<KernelResources> {
     kernels
 }
 
+/// One of LLVM's tools failed on an object.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} on {}: {problem}", program.display(), object.display())]
+pub struct DisassemblyError {
+    /// The tool.
+    pub program: PathBuf,
+    /// The file.
+    pub object: PathBuf,
+    /// What it reported.
+    pub problem: String,
+}
+
 /// Disassembles an AMD object that lies in the cache. `Ok(None)`: LLVM's disassembler is not installed.
 ///
 /// # Errors
 /// The disassembler failed.
 pub fn disassemble(search: &ToolSearch, object: &CodeObject) -> Result<Option<String>, DisassemblyError> {
-    run_llvm_tool(search, "llvm-objdump", &["-d"], &object.directory)
+    run_llvm_tool(search, "llvm-objdump", "-d", &object.directory)
 }
 
 /// The metadata of an AMD object that lies in the cache. `Ok(None)`: LLVM's reader is not installed.
@@ -287,8 +300,35 @@ pub fn resources(
     search: &ToolSearch,
     object: &CodeObject,
 ) -> Result<Option<Vec<KernelResources>>, DisassemblyError> {
-    let text = run_llvm_tool(search, "llvm-readelf", &["--notes"], &object.directory)?;
+    let text = run_llvm_tool(search, "llvm-readelf", "--notes", &object.directory)?;
     Ok(text.map(|text| read_resources(&text)))
+}
+
+/// Runs `name` or `name-<version>`, newest first, on the object in `directory`. `Ok(None)`: there is none.
+fn run_llvm_tool(
+    search: &ToolSearch,
+    name: &str,
+    option: &str,
+    directory: &Path,
+) -> Result<Option<String>, DisassemblyError> {
+    let find = |name: &str, folders: &[PathBuf]| {
+        folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file())
+    };
+    let rocm: Vec<_> = search.rocm.iter().map(|root| root.join("llvm/bin")).collect();
+    let versioned = || (15..=32).rev().map(|version| format!("{name}-{version}"));
+    // A bare name may be an old version that cannot read new objects.
+    let found = find(name, &rocm)
+        .or_else(|| versioned().find_map(|name| find(&name, &search.path)))
+        .or_else(|| find(name, &search.path));
+    let Some(program) = found else { return Ok(None) };
+    let object = directory.join("kernel.co");
+    let failed = |problem| DisassemblyError { program: program.clone(), object: object.clone(), problem };
+    let output = Command::new(&program).arg(option).arg(&object).output();
+    let output = output.map_err(|error| failed(error.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr))));
+    }
+    Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned()))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::{Driver, Seat, attach};
+use anabranch_clock::{Driver, Seat, attach};
 
 /// A thread that keeps the turn for this long, really, waits for something that the driver does not know of.
 const STUCK: Duration = Duration::from_secs(30);
@@ -30,7 +30,7 @@ pub struct Step {
     pub what: &'static str,
 }
 
-/// See the module.
+/// See the crate.
 #[derive(Debug)]
 pub struct Lockstep {
     state: Mutex<State>,
@@ -289,7 +289,7 @@ impl Driver for Lockstep {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Moment, Signal, give_way, is_attached, sleep};
+    use anabranch_clock::{Moment, Signal, give_way, is_attached, sleep};
 
     /// Two threads that hand a word to and fro, with pauses; gives what was seen when.
     fn ping_pong(seed: u64) -> (Vec<(u32, Duration)>, Vec<Step>) {
