@@ -7,8 +7,8 @@ use crate::support::Bench;
 use crate::support::driven::{driven, setup};
 use anabranch_bootstrap::{Rendezvous, threads};
 use anabranch_clock::Moment;
-use anabranch_lockstep::Lockstep;
 use anabranch_hip::{Runtime, with_causes};
+use anabranch_lockstep::Lockstep;
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, World};
 use anabranch_testkit::{FaultyRendezvous, RendezvousFaults};
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::support::driven::{driven, setup};
 use crate::support::{Bench, all};
-use anabranch_lockstep::Lockstep;
 use anabranch_clock::{Moment, is_attached};
+use anabranch_lockstep::Lockstep;
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, RankError, World, spawn_threads};
 
 #[test]

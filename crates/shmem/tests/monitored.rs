@@ -8,8 +8,8 @@ use crate::support::{Bench, all};
 use anabranch_bootstrap::{
     Deadline, Loss, LossObserver, Rendezvous, TcpConfig, TcpRendezvous, TcpRoot, ThreadRendezvous,
 };
-use anabranch_lockstep::Lockstep;
 use anabranch_clock::{Moment, sleep};
+use anabranch_lockstep::Lockstep;
 use anabranch_ranks::{GlobalRank, Group, GroupRank};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, Fault, RankError, World, spawn_threads, spawn_threads_on};
 

@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 
 use anabranch_conformance::shmem::{UNITS, spec};
-use anabranch_testkit::isa::{check_disassembly, disassemble};
 use anabranch_hip_jit::{Error, Jit, JitConfig, Target, TargetKind, ToolSearch};
 use anabranch_shmem::{Atomics, Provider, nic_team_kernel};
+use anabranch_testkit::isa::{check_disassembly, disassemble};
 
 /// Compilers of this machine, and NVRTC's Python wheel where it is unpacked.
 fn tools() -> ToolSearch {

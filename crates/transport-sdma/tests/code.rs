@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
-use anabranch_testkit::isa::{check_disassembly, disassemble, is_in_loop};
 use anabranch_hip_jit::{DevicePointer, DeviceStruct as _, control::WaitControl, device_struct};
 use anabranch_hip_jit::{Error, Jit, JitConfig, KernelSpec, KernelUnit, PRELUDE, Target, ToolSearch};
+use anabranch_testkit::isa::{check_disassembly, disassemble, is_in_loop};
 use anabranch_testkit::mutant;
 use anabranch_transport_sdma::{DEVICE_HEADERS, SdmaQueue};
 

@@ -29,7 +29,7 @@ const CRATES: [(&str, &str); 11] = [
 ];
 
 /// Macros of the crates that make public items of what they are given.
-const MAKING: [&str; 13] = [
+const MAKING: [&str; 14] = [
     "device_struct",
     "elements",
     "errors",
@@ -40,6 +40,7 @@ const MAKING: [&str; 13] = [
     "operators",
     "property_fields",
     "rank_type",
+    "setters",
     "settings",
     "transport_trait",
     "words",

@@ -2,8 +2,8 @@
 
 use super::program::{How, Program, What};
 use crate::{Deadline, Error, Loss, Rendezvous, ThreadRendezvous, threads};
-use anabranch_lockstep::{Lockstep, Step};
 use anabranch_clock::{Moment, give_way, sleep};
+use anabranch_lockstep::{Lockstep, Step};
 use anabranch_ranks::{GlobalRank, GroupRank};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -239,6 +239,7 @@ pub(crate) fn most_packed(nodes: &Nodes, collective: Collective) -> u64 {
 }
 
 /// Bytes from one piece of a packed chunk to the next, for pieces of `bytes` bytes.
+#[cfg(feature = "model")]
 pub(crate) const fn packed_stride(bytes: u64) -> u64 {
     bytes.next_multiple_of(16)
 }

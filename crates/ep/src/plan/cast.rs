@@ -7,20 +7,6 @@ use crate::tensor::COMBINED_TYPES;
 use anabranch_elements::data_type::{DataType, names};
 
 impl EpConfig {
-    /// Sets the cast of the rows before dispatch sends them.
-    #[must_use]
-    pub fn dispatch_cast(mut self, value: DispatchCast) -> Self {
-        self.dispatch_cast = value;
-        self
-    }
-
-    /// Sets the type of the caller's rows where dispatch casts them: bf16, f16 or f32.
-    #[must_use]
-    pub fn cast_from(mut self, value: DataType) -> Self {
-        self.cast_from = value;
-        self
-    }
-
     /// Type of the caller's rows: `cast_from` with a cast, else `dispatch_type`.
     pub fn token_type(&self) -> DataType {
         if self.dispatch_cast == DispatchCast::None { self.dispatch_type } else { self.cast_from }

@@ -96,6 +96,65 @@ pub struct EpShape {
     pub max_tokens: u32,
 }
 
+/// Declares the setters of single fields.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $field:ident: $type:ty;)+) => {
+        impl EpConfig {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub fn $field(mut self, value: $type) -> Self {
+                    self.$field = value.into();
+                    self
+                }
+            )+
+        }
+    };
+}
+
+setters! {
+    /// Sets the ranks of each expert.
+    placement: PlacementTable;
+    /// Sets the type of dispatched rows.
+    dispatch_type: DataType;
+    /// Sets the type of combined rows.
+    combine_type: DataType;
+    /// Sets the bytes of scales per token.
+    scale_bytes: u32;
+    /// Sets the most rows that a rank receives (0: the worst case).
+    max_recv: u32;
+    /// Sets the layout of the received rows; [`Mode::Auto`] counts as not set.
+    mode: Mode;
+    /// Sets the number of dispatches that may be in flight; 1 counts as not set.
+    slots: u32;
+    /// Sets what an operation does when a wait for a peer expires.
+    on_timeout: OnTimeout;
+    /// Sets whether combine also sums weights. Each received row then has `top_k` f32 weights in the weight window
+    /// ([`Dispatched::combine_weights`](crate::Dispatched::combine_weights)): the dispatched ones unless the experts overwrite them. Combine
+    /// then needs a [`CombineOutput`](crate::CombineOutput) with a buffer for the sums.
+    combine_weights: bool;
+    /// Sets the table from which the plan chooses launch shapes.
+    table: Arc<LaunchTable>;
+    /// Sets what moves rows between ranks.
+    payload: Payload;
+    /// Sets whether the number of tokens may be in device memory.
+    device_token_count: bool;
+    /// Sets the link speeds.
+    links: LinkSettings;
+    /// Sets the cast of the rows before dispatch sends them.
+    dispatch_cast: DispatchCast;
+    /// Sets the type of the caller's rows where dispatch casts them: bf16, f16 or f32.
+    cast_from: DataType;
+    /// Sets where the experts' output may be.
+    combine_source: CombineSource;
+    /// Sets the encoding of the rows that combine pushes.
+    combine_codec: CombineCodec;
+    /// Sets the node of each rank of the group.
+    nodes: Nodes;
+    /// Sets the way of a dispatch's rows between nodes.
+    across: Across;
+}
+
 impl EpConfig {
     /// A configuration with bf16 rows, no scales, one slot, and launch shapes chosen by the plan.
     pub fn new(shape: EpShape) -> Self {
@@ -129,104 +188,11 @@ impl EpConfig {
         }
     }
 
-    /// Sets the ranks of each expert.
-    #[must_use]
-    pub fn placement(mut self, table: PlacementTable) -> Self {
-        self.placement = Some(table);
-        self
-    }
-
-    /// Sets the type of dispatched rows.
-    #[must_use]
-    pub fn dispatch_type(mut self, value: DataType) -> Self {
-        self.dispatch_type = value;
-        self
-    }
-
-    /// Sets the type of combined rows.
-    #[must_use]
-    pub fn combine_type(mut self, value: DataType) -> Self {
-        self.combine_type = value;
-        self
-    }
-
-    /// Sets the bytes of scales per token.
-    #[must_use]
-    pub fn scale_bytes(mut self, value: u32) -> Self {
-        self.scale_bytes = value;
-        self
-    }
-
-    /// Sets the most rows that a rank receives (0: the worst case).
-    #[must_use]
-    pub fn max_recv(mut self, value: u32) -> Self {
-        self.max_recv = value;
-        self
-    }
-
-    /// Sets the layout of the received rows; [`Mode::Auto`] counts as not set.
-    #[must_use]
-    pub fn mode(mut self, value: Mode) -> Self {
-        self.mode = value;
-        self
-    }
-
-    /// Sets the number of dispatches that may be in flight; 1 counts as not set.
-    #[must_use]
-    pub fn slots(mut self, value: u32) -> Self {
-        self.slots = value;
-        self
-    }
-
     /// Sets the most blocks of a launch and the waves per block; 0 for either counts as not set: the `[ep]` table or the plan chooses.
     #[must_use]
     pub fn launch(mut self, max_blocks: u32, waves_per_block: u32) -> Self {
         self.max_blocks = max_blocks;
         self.waves_per_block = waves_per_block;
-        self
-    }
-
-    /// Sets what an operation does when a wait for a peer expires.
-    #[must_use]
-    pub fn on_timeout(mut self, value: OnTimeout) -> Self {
-        self.on_timeout = value;
-        self
-    }
-
-    /// Sets whether combine also sums weights. Each received row then has `top_k` f32 weights in the weight window
-    /// ([`Dispatched::combine_weights`](crate::Dispatched::combine_weights)): the dispatched ones unless the experts overwrite them. Combine
-    /// then needs a [`CombineOutput`](crate::CombineOutput) with a buffer for the sums.
-    #[must_use]
-    pub fn combine_weights(mut self, value: bool) -> Self {
-        self.combine_weights = value;
-        self
-    }
-
-    /// Sets the table from which the plan chooses launch shapes.
-    #[must_use]
-    pub fn table(mut self, table: Arc<LaunchTable>) -> Self {
-        self.table = Some(table);
-        self
-    }
-
-    /// Sets what moves rows between ranks.
-    #[must_use]
-    pub fn payload(mut self, value: Payload) -> Self {
-        self.payload = value;
-        self
-    }
-
-    /// Sets whether the number of tokens may be in device memory.
-    #[must_use]
-    pub fn device_token_count(mut self, value: bool) -> Self {
-        self.device_token_count = value;
-        self
-    }
-
-    /// Sets the link speeds.
-    #[must_use]
-    pub fn links(mut self, value: LinkSettings) -> Self {
-        self.links = value;
         self
     }
 

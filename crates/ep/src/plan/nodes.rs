@@ -7,20 +7,6 @@ use super::{EpConfig, Plan};
 use crate::options::Mode;
 
 impl EpConfig {
-    /// Sets the node of each rank of the group.
-    #[must_use]
-    pub fn nodes(mut self, value: Nodes) -> Self {
-        self.nodes = Some(value);
-        self
-    }
-
-    /// Sets the way of a dispatch's rows between nodes.
-    #[must_use]
-    pub fn across(mut self, value: Across) -> Self {
-        self.across = value;
-        self
-    }
-
     /// Across nodes, [`Mode::Auto`] is the mode that is there.
     pub(super) fn planned_mode(&self) -> Mode {
         if self.mode == Mode::Auto && self.way().is_some() { Mode::Slotted } else { self.mode }
@@ -116,6 +102,7 @@ impl Plan {
     }
 
     /// The words of that table for a rank.
+    #[cfg(feature = "rdma")]
     pub(crate) fn node_table(&self, rank: GroupRank) -> Vec<u32> {
         let Some((nodes, _)) = self.across() else { return Vec::new() };
         let all = || 0..nodes.count();

@@ -19,7 +19,9 @@ pub(crate) struct OwnLayout {
     /// Of a plan whose rows engines move.
     pub(crate) posted: u64,
     /// Of a plan whose tokens go once to each node.
+    #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "kernels between nodes use it"))]
     pub(crate) relayed: u64,
+    #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "kernels between nodes use it"))]
     pub(crate) forwarded: u64,
     pub(crate) bytes: u64,
 }

@@ -7,20 +7,6 @@ use crate::error::{Error, Result};
 use crate::options::{CombineCodec, CombineSource};
 
 impl EpConfig {
-    /// Sets where the experts' output may be.
-    #[must_use]
-    pub fn combine_source(mut self, value: CombineSource) -> Self {
-        self.combine_source = value;
-        self
-    }
-
-    /// Sets the encoding of the rows that combine pushes.
-    #[must_use]
-    pub fn combine_codec(mut self, value: CombineCodec) -> Self {
-        self.combine_codec = value;
-        self
-    }
-
     pub(super) fn check_codec(&self) -> Result<()> {
         let codec = self.combine_codec;
         if codec == CombineCodec::None {

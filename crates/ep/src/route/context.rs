@@ -61,6 +61,7 @@ impl Call {
     /// The receive of a combine.
     pub(super) const COMBINE_RECV: Self = Self("combine receive", OF_COMBINE);
     /// An internode operation that ends without a combine.
+    #[cfg(feature = "rdma")]
     pub(super) const RELEASE: Self = Self("release", OF_COMBINE);
 }
 
@@ -98,30 +99,42 @@ pub(super) fn enqueue<A: DeviceStruct>(
     Ok(unsafe { kernel.launch(geometry.shape(), stream, args) }?)
 }
 
-impl Context {
+/// Where a step launches: the plan on this rank, the stream, and the slot.
+pub(crate) struct Launcher<'a> {
+    pub(crate) context: &'a Context,
+    pub(crate) stream: &'a Stream,
+    pub(crate) slot: &'a mut SlotTicket,
+}
+
+impl Launcher<'_> {
     /// Launches a kernel on the slot after its last launch, while the world cannot be left, and notes it.
     pub(super) fn launch<A: DeviceStruct>(
-        &self,
-        stream: &Stream,
-        slot: &mut SlotTicket,
+        &mut self,
         kernel: &LoadedKernel<A>,
         geometry: &Geometry,
         args: &A,
         call: Call,
     ) -> Result<()> {
-        let _launching = self.world.launching(stream)?;
-        slot.order_after(stream)?;
-        enqueue(stream, kernel, geometry, args)?;
-        self.used(slot, stream, call)
+        let _launching = self.context.world.launching(self.stream)?;
+        self.slot.order_after(self.stream)?;
+        enqueue(self.stream, kernel, geometry, args)?;
+        self.used(call)
     }
 
     /// Notes a launch on the slot, for its order and for reports.
-    pub(super) fn used(&self, slot: &mut SlotTicket, stream: &Stream, call: Call) -> Result<()> {
-        let number = self.launches.fetch_add(1, Ordering::Relaxed) + 1;
-        let (of, Call(name, operations)) = (Arc::clone(&self.name), call);
+    pub(super) fn used(&mut self, call: Call) -> Result<()> {
+        let number = self.context.launches.fetch_add(1, Ordering::Relaxed) + 1;
+        let (of, Call(name, operations)) = (Arc::clone(&self.context.name), call);
         let note = LaunchNote { of, kind: "launch", number, what: NoteText::Fixed(name), operations };
-        self.team.note_launch(stream, note);
-        slot.used_on(stream)
+        self.context.team.note_launch(self.stream, note);
+        self.slot.used_on(self.stream)
+    }
+}
+
+impl Context {
+    /// Where a step of the plan launches.
+    pub(crate) fn on<'a>(&'a self, stream: &'a Stream, slot: &'a mut SlotTicket) -> Launcher<'a> {
+        Launcher { context: self, stream, slot }
     }
 
     pub(crate) fn check_slot(&self, slot: &SlotTicket) -> Result<()> {

@@ -13,13 +13,13 @@ use anabranch_shmem::{PeerCopy, Team, World};
 
 use super::context::{Call, enqueue, load};
 use super::pointer;
-use super::{COMBINE, Context, Rest};
+use super::{COMBINE, Context, Launcher, Rest, Steps};
 use crate::args::{CombineArgs, CombineEngineArgs, DispatchEngineArgs, MaskView};
 use crate::error::Result;
 use crate::kernels;
 use crate::lock::lock;
 use crate::plan::{FLAG_STRIDE, Geometry, Plan};
-use crate::slot::{Slot, SlotTicket};
+use crate::slot::Slot;
 use crate::tensor::{CombineOutput, Tokens};
 
 /// The route of copy engines.
@@ -88,101 +88,122 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) fn waiting_kernels(&self) -> Vec<&RawKernel> {
+    /// Copies pieces to the members whose routes have no queues, concurrently with later work of the stream, and launches `flag` after
+    /// them, which is then the slot's last launch.
+    fn copy_by_streams(
+        &self,
+        on: &mut Launcher<'_>,
+        pieces: &[Pieces],
+        flag: impl FnOnce(&Stream) -> Result<()>,
+    ) -> Result<()> {
+        if self.streamed.is_empty() {
+            return Ok(());
+        }
+        let (world, team) = (&on.context.world, &on.context.team);
+        let joins = lock(&self.joins);
+        let joins = if on.stream.is_capturing()? { &joins.captured } else { &joins.running };
+        let _launching = world.launching(joins)?;
+        let (stride, me) = (u64::from(on.context.plan.row_stride()), u64::from(team.rank().get()));
+        let mut copies = Vec::with_capacity(self.streamed.len() * pieces.len());
+        for peer in &self.streamed {
+            let Some(base) = team.peer_base(*peer) else { continue };
+            for piece in pieces {
+                let part = stride * u64::from(piece.row_bytes);
+                copies.push(PeerCopy {
+                    peer: *peer,
+                    target: base.offset(piece.window + me * part),
+                    source: piece.source.offset(u64::from(peer.get()) * part),
+                    bytes: u64::from(piece.rows) * u64::from(piece.row_bytes),
+                });
+            }
+        }
+        // SAFETY: the sources are in the slot, or in a buffer that the caller does not write before the receive. The targets are this
+        // rank's rows in the peers' slots, which no rank accesses before the flag, as the kernels argue.
+        if let Err(error) = unsafe { team.fork_copies(on.stream, joins, &copies) } {
+            // Some copies may run, and no flag follows them: the slot must not be reused, and the peers must not wait.
+            world.poison(&format!("copies of a plan's rows failed: {error}"));
+            return Err(error.into());
+        }
+        let flagged = flag(joins);
+        on.slot.used_on(joins)?;
+        flagged
+    }
+}
+
+impl Steps for Engine {
+    fn waiting_kernels(&self) -> Vec<&RawKernel> {
         let dispatch = [&self.dispatch_send, &self.dispatch_flag, &self.dispatch_recv, &self.drain];
         let combine = [&self.combine_send, &self.combine_flag, &self.combine_recv];
         let all = dispatch.map(LoadedKernel::raw).into_iter().chain(combine.map(LoadedKernel::raw));
         all.chain([self.release.raw()]).collect()
     }
 
-    pub(super) fn send(
-        &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
-        tokens: &Tokens,
-        geometry: &Geometry,
-    ) -> Result<bool> {
+    fn send(&self, on: &mut Launcher<'_>, tokens: &Tokens, geometry: &Geometry, _: bool) -> Result<bool> {
+        let context = on.context;
         let (plan, count) = (&context.plan, tokens.count as u32);
-        let args = dispatch_args(context, slot.get(), Some(tokens), count, geometry);
-        context.launch(stream, slot, &self.dispatch_send, geometry, &args, Call::DISPATCH)?;
-        let (layout, rows, at) = (plan.layout(), count.min(plan.row_stride()), slot.get().heap_offset());
+        let args = dispatch_args(on.context, on.slot.get(), Some(tokens), count, geometry);
+        on.launch(&self.dispatch_send, geometry, &args, Call::DISPATCH)?;
+        let (layout, rows, at) = (plan.layout(), count.min(plan.row_stride()), on.slot.get().heap_offset());
         let pieces = [
             Pieces {
-                source: slot.get().staged_rows(),
+                source: on.slot.get().staged_rows(),
                 window: at + layout.rows,
                 row_bytes: plan.row_bytes(),
                 rows,
             },
             Pieces {
-                source: slot.get().staged_meta(),
+                source: on.slot.get().staged_meta(),
                 window: at + layout.meta,
                 row_bytes: plan.meta_bytes(),
                 rows,
             },
         ];
-        self.copy_by_streams(context, stream, slot, &pieces, |joins| {
+        self.copy_by_streams(on, &pieces, |joins| {
             enqueue(joins, &self.dispatch_flag, &plan.receive_geometry(&context.limits), &args)
         })?;
         Ok(false)
     }
 
-    pub(super) fn recv(
-        &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
-        tokens: u32,
-    ) -> Result<()> {
-        let geometry = context.plan.receive_geometry(&context.limits);
-        let args = dispatch_args(context, slot.get(), None, tokens, &geometry);
-        context.launch(stream, slot, &self.dispatch_recv, &geometry, &args, Call::DISPATCH_RECV)
+    fn recv(&self, on: &mut Launcher<'_>, tokens: u32) -> Result<()> {
+        let geometry = on.context.plan.receive_geometry(&on.context.limits);
+        let args = dispatch_args(on.context, on.slot.get(), None, tokens, &geometry);
+        on.launch(&self.dispatch_recv, &geometry, &args, Call::DISPATCH_RECV)
     }
 
-    pub(super) fn offer(
+    fn offer(
         &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
+        on: &mut Launcher<'_>,
         rows: Option<DeviceAddress>,
         tokens: u32,
+        _: Option<&CombineOutput>,
     ) -> Result<Rest> {
-        let source = rows.unwrap_or_else(|| slot.get().combine_rows());
-        let args = combine_args(context, slot.get(), source, tokens, None, 1);
-        let geometry = context.offering_geometry(tokens);
-        context.launch(stream, slot, &self.combine_send, &geometry, &args, Call::COMBINE_SEND)?;
+        let source = rows.unwrap_or_else(|| on.slot.get().combine_rows());
+        let args = combine_args(on.context, on.slot.get(), source, tokens, None, 1);
+        let geometry = on.context.offering_geometry(tokens);
+        on.launch(&self.combine_send, &geometry, &args, Call::COMBINE_SEND)?;
         // Other ranks decide how many rows were received, so the most are copied.
-        let rows = context.plan.row_stride();
+        let rows = on.context.plan.row_stride();
         let pieces = [Pieces { source, window: args.rows_offset, row_bytes: args.row_bytes, rows }];
-        self.copy_by_streams(context, stream, slot, &pieces, |joins| {
-            enqueue(joins, &self.combine_flag, &geometry, &args)
-        })?;
+        self.copy_by_streams(on, &pieces, |joins| enqueue(joins, &self.combine_flag, &geometry, &args))?;
         Ok(Rest::Sum)
     }
 
-    pub(super) fn sum(
-        &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
-        tokens: u32,
-        output: &CombineOutput,
-    ) -> Result<()> {
-        let geometry = context.plan.combine_geometry(tokens, &context.limits);
+    fn sum(&self, on: &mut Launcher<'_>, tokens: u32, output: &CombineOutput, _: Rest) -> Result<()> {
+        let geometry = on.context.plan.combine_geometry(tokens, &on.context.limits);
         let null = DeviceAddress::NULL;
-        let args = combine_args(context, slot.get(), null, tokens, Some(output), geometry.segments);
-        context.launch(stream, slot, &self.combine_recv, &geometry, &args, Call::COMBINE_RECV)
+        let args = combine_args(on.context, on.slot.get(), null, tokens, Some(output), geometry.segments);
+        on.launch(&self.combine_recv, &geometry, &args, Call::COMBINE_RECV)
     }
 
     /// A combine of no tokens, which moves no rows and so needs no engine.
-    pub(super) fn release(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket) -> Result<()> {
-        let geometry = context.plan.combine_geometry(0, &context.limits);
-        let args = context.arguments().pull(slot.get(), 0, None, geometry.segments, MaskView::NONE);
-        context.launch(stream, slot, &self.release, &geometry, &args, Call::COMBINE)
+    fn release(&self, on: &mut Launcher<'_>) -> Result<()> {
+        let geometry = on.context.plan.combine_geometry(0, &on.context.limits);
+        let args = on.context.arguments().pull(on.slot.get(), 0, None, geometry.segments, MaskView::NONE);
+        on.launch(&self.release, &geometry, &args, Call::COMBINE)
     }
 
     /// Launches kernels that complete the queues of lost slots. Does not block the host.
-    pub(super) fn drain(&self, context: &Context) -> Result<()> {
+    fn drain(&self, context: &Context) -> Result<()> {
         let lost = context.pool.lost();
         if lost.is_empty() {
             return Ok(());
@@ -199,49 +220,6 @@ impl Engine {
             context.pool.used_unheld(slot, event);
         }
         Ok(())
-    }
-
-    /// Copies pieces to the members whose routes have no queues, concurrently with later work of the stream, and launches `flag` after
-    /// them, which is then the slot's last launch.
-    fn copy_by_streams(
-        &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
-        pieces: &[Pieces],
-        flag: impl FnOnce(&Stream) -> Result<()>,
-    ) -> Result<()> {
-        if self.streamed.is_empty() {
-            return Ok(());
-        }
-        let (world, team) = (&context.world, &context.team);
-        let joins = lock(&self.joins);
-        let joins = if stream.is_capturing()? { &joins.captured } else { &joins.running };
-        let _launching = world.launching(joins)?;
-        let (stride, me) = (u64::from(context.plan.row_stride()), u64::from(team.rank().get()));
-        let mut copies = Vec::with_capacity(self.streamed.len() * pieces.len());
-        for peer in &self.streamed {
-            let Some(base) = team.peer_base(*peer) else { continue };
-            for piece in pieces {
-                let part = stride * u64::from(piece.row_bytes);
-                copies.push(PeerCopy {
-                    peer: *peer,
-                    target: base.offset(piece.window + me * part),
-                    source: piece.source.offset(u64::from(peer.get()) * part),
-                    bytes: u64::from(piece.rows) * u64::from(piece.row_bytes),
-                });
-            }
-        }
-        // SAFETY: the sources are in the slot, or in a buffer that the caller does not write before the receive. The targets are this
-        // rank's rows in the peers' slots, which no rank accesses before the flag, as the kernels argue.
-        if let Err(error) = unsafe { team.fork_copies(stream, joins, &copies) } {
-            // Some copies may run, and no flag follows them: the slot must not be reused, and the peers must not wait.
-            world.poison(&format!("copies of a plan's rows failed: {error}"));
-            return Err(error.into());
-        }
-        let flagged = flag(joins);
-        slot.used_on(joins)?;
-        flagged
     }
 }
 

@@ -1,10 +1,10 @@
 //! The routes of a plan at run time: their kernels, device memory and launches.
 //!
-//! [`Route`] has four steps. Of a dispatch, `send` sends the rows and `recv` waits for the peers' rows. Of a combine, `offer` makes the
+//! [`Steps`] has four steps. Of a dispatch, `send` sends the rows and `recv` waits for the peers' rows. Of a combine, `offer` makes the
 //! experts' rows available to their origins, and `sum` waits for the peers and sums. A whole operation is both steps, which a route may
 //! do in one kernel.
 
-use anabranch_hip::{Kernel as RawKernel, Stream};
+use anabranch_hip::{DeviceAddress, Kernel as RawKernel};
 use anabranch_hip_jit::{DeviceStruct, Kernel, LoadedKernel, LoadedUnit};
 use anabranch_ranks::Group;
 use anabranch_shmem::{Team, World};
@@ -13,8 +13,7 @@ use anabranch_shmem::{Team, World};
 use crate::error::Error;
 use crate::error::Result;
 use crate::plan::{self, Geometry, Plan};
-use crate::slot::SlotTicket;
-use crate::tensor::{CombineOutput, ExpertOutput, Tokens};
+use crate::tensor::{CombineOutput, Tokens};
 
 #[cfg_attr(not(feature = "simulation"), expect(unreachable_pub, reason = "the feature exports it"))]
 mod arguments;
@@ -33,7 +32,7 @@ pub use arguments::{Push, RankArguments};
 #[cfg(not(feature = "simulation"))]
 pub(crate) use arguments::{Push, RankArguments};
 pub use context::{COMBINE, COUNT, DISPATCH};
-pub(crate) use context::{COMBINE_NAME, COUNT_NAME, Context, DISPATCH_NAME};
+pub(crate) use context::{COMBINE_NAME, COUNT_NAME, Context, DISPATCH_NAME, Launcher};
 use engine::Engine;
 pub(crate) use mask::MaskTable;
 pub(crate) use near::Near;
@@ -42,7 +41,40 @@ use nodes::Internode;
 pub(crate) use placement::DevicePlacement;
 pub(crate) use reach::{check_reach, located};
 
+/// The steps of a route. A dispatch is `send` and `recv`, a combine `offer` and `sum`.
+#[enum_dispatch::enum_dispatch]
+pub(crate) trait Steps {
+    /// Kernels whose grids wait for peers.
+    fn waiting_kernels(&self) -> Vec<&RawKernel>;
+
+    /// Sends the tokens' rows and counts. With `whole`, a route that has one kernel for both also receives, and returns `true`.
+    fn send(&self, on: &mut Launcher<'_>, tokens: &Tokens, geometry: &Geometry, whole: bool) -> Result<bool>;
+
+    /// Waits for the rows of all ranks, and writes counts and offsets.
+    fn recv(&self, on: &mut Launcher<'_>, tokens: u32) -> Result<()>;
+
+    /// Makes the experts' rows, in the window or at `rows`, available to their origins. With the output of a whole combine, a route that
+    /// has one kernel for both also sums.
+    fn offer(
+        &self,
+        on: &mut Launcher<'_>,
+        rows: Option<DeviceAddress>,
+        tokens: u32,
+        output: Option<&CombineOutput>,
+    ) -> Result<Rest>;
+
+    /// Waits for the rows of all ranks, and sums them. `rest` is not [`Rest::Nothing`].
+    fn sum(&self, on: &mut Launcher<'_>, tokens: u32, output: &CombineOutput, rest: Rest) -> Result<()>;
+
+    /// Ends an operation without a sum.
+    fn release(&self, on: &mut Launcher<'_>) -> Result<()>;
+
+    /// Completes what copy engines and NICs may still read or write of the slots, after all that the plan has launched.
+    fn drain(&self, context: &Context) -> Result<()>;
+}
+
 /// A plan's route.
+#[enum_dispatch::enum_dispatch(Steps)]
 #[derive(Debug)]
 pub(crate) enum Route {
     Near(Near),
@@ -86,109 +118,6 @@ impl Route {
     /// Prepares what needs the plan's team.
     pub(crate) fn attach(&mut self, team: &Team) -> Result<()> {
         if let Self::Engine(engine) = self { engine.attach(team) } else { Ok(()) }
-    }
-
-    /// Kernels whose grids wait for peers.
-    pub(crate) fn waiting_kernels(&self) -> Vec<&RawKernel> {
-        match self {
-            Self::Near(near) => near.waiting_kernels(),
-            Self::Engine(engine) => engine.waiting_kernels(),
-            #[cfg(feature = "rdma")]
-            Self::Nodes(nodes) => nodes.waiting_kernels(),
-        }
-    }
-
-    /// Sends the tokens' rows and counts. With `whole`, a route that has one kernel for both also receives, and returns `true`.
-    pub(crate) fn send(
-        &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
-        tokens: &Tokens,
-        geometry: &Geometry,
-        whole: bool,
-    ) -> Result<bool> {
-        match self {
-            Self::Near(near) => near.send(context, stream, slot, tokens, geometry, whole),
-            Self::Engine(engine) => engine.send(context, stream, slot, tokens, geometry),
-            #[cfg(feature = "rdma")]
-            Self::Nodes(nodes) => nodes.send(context, stream, slot, tokens, geometry, whole),
-        }
-    }
-
-    /// Waits for the rows of all ranks, and writes counts and offsets.
-    pub(crate) fn recv(
-        &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
-        tokens: u32,
-    ) -> Result<()> {
-        match self {
-            Self::Near(near) => near.recv(context, stream, slot, tokens),
-            Self::Engine(engine) => engine.recv(context, stream, slot, tokens),
-            #[cfg(feature = "rdma")]
-            Self::Nodes(nodes) => nodes.recv(context, stream, slot, tokens),
-        }
-    }
-
-    /// Makes the experts' rows available to their origins. With the output of a whole combine, a route that has one kernel for both also
-    /// sums.
-    pub(crate) fn offer(
-        &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
-        experts: ExpertOutput,
-        tokens: u32,
-        output: Option<&CombineOutput>,
-    ) -> Result<Rest> {
-        let rows = context.expert_rows(experts, slot.get())?;
-        match self {
-            Self::Near(near) => near.offer(context, stream, slot, rows, tokens, output),
-            Self::Engine(engine) => engine.offer(context, stream, slot, rows, tokens),
-            #[cfg(feature = "rdma")]
-            Self::Nodes(nodes) => nodes.offer(context, stream, slot, rows, tokens, output),
-        }
-    }
-
-    /// Waits for the rows of all ranks, and sums them.
-    pub(crate) fn sum(
-        &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
-        tokens: u32,
-        output: &CombineOutput,
-        rest: Rest,
-    ) -> Result<()> {
-        match (self, rest) {
-            (_, Rest::Nothing) => Ok(()),
-            (Self::Near(near), _) => near.sum(context, stream, slot, tokens, output, rest),
-            (Self::Engine(engine), _) => engine.sum(context, stream, slot, tokens, output),
-            #[cfg(feature = "rdma")]
-            (Self::Nodes(nodes), _) => nodes.sum(context, stream, slot, tokens, output),
-        }
-    }
-
-    /// Ends an operation without a sum.
-    pub(crate) fn release(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket) -> Result<()> {
-        match self {
-            Self::Near(near) => near.release(context, stream, slot),
-            Self::Engine(engine) => engine.release(context, stream, slot),
-            #[cfg(feature = "rdma")]
-            Self::Nodes(nodes) => nodes.release(context, stream, slot),
-        }
-    }
-
-    /// Completes what copy engines and NICs may still read or write of the slots, after all that the plan has launched.
-    pub(crate) fn drain(&self, context: &Context) -> Result<()> {
-        match self {
-            Self::Near(_) => Ok(()),
-            Self::Engine(engine) => engine.drain(context),
-            #[cfg(feature = "rdma")]
-            Self::Nodes(nodes) => nodes.drain(context),
-        }
     }
 
     /// The route of mapped memory, the only one with masks and saved routings.

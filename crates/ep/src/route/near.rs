@@ -1,11 +1,11 @@
 //! The route of ranks whose memory is mapped: kernels store to it and load from it.
 
-use anabranch_hip::{DeviceAddress, Kernel as RawKernel, Stream};
+use anabranch_hip::{DeviceAddress, Kernel as RawKernel};
 use anabranch_hip_jit::LoadedKernel;
 use anabranch_shmem::World;
 
 use super::context::{Call, enqueue, load};
-use super::{Context, MaskTable, Rest, Split};
+use super::{Context, Launcher, MaskTable, Rest, Split, Steps};
 use crate::args::{
     CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, DispatchReplayArgs, FillWeightsArgs, MaskView,
     SaveRoutingArgs, SavedRouting,
@@ -15,7 +15,7 @@ use crate::kernels;
 use crate::options::Mode;
 use crate::plan::{Geometry, NearOptions, Plan};
 use crate::route::Push;
-use crate::slot::{Slot, SlotTicket};
+use crate::slot::Slot;
 use crate::tensor::{CombineOutput, Tokens};
 
 /// The route of mapped memory.
@@ -77,129 +77,23 @@ impl Near {
         })
     }
 
-    pub(super) fn waiting_kernels(&self) -> Vec<&RawKernel> {
-        let all = self.dispatch.raw().into_iter().chain(self.pull.raw()).chain([self.replay.raw()]);
-        all.chain(self.push.iter().flat_map(Split::raw))
-            .chain(self.count.as_ref().map(LoadedKernel::raw))
-            .collect()
-    }
-
     fn mask_view(&self, slot: &Slot) -> MaskView {
         self.mask.as_ref().map_or(MaskView::NONE, |mask| mask.view(slot))
     }
 
-    pub(super) fn send(
-        &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
-        tokens: &Tokens,
-        geometry: &Geometry,
-        whole: bool,
-    ) -> Result<bool> {
-        let _launching = context.world.launching(stream)?;
-        let count = tokens.count as u32;
-        if let Some(kernel) = &self.count {
-            let geometry = context.plan.count_geometry(count, &context.limits);
-            enqueue(stream, kernel, &geometry, &context.arguments().count(slot.get(), tokens))?;
-        }
-        let mask = self.mask_view(slot.get());
-        let args = context.arguments().dispatch(slot.get(), Some(tokens), count, geometry, mask);
-        let kernel = if whole { &self.dispatch.whole } else { &self.dispatch.send };
-        let launched = enqueue(stream, kernel, geometry, &args);
-        // Once the counts are sent, peers wait for this operation, even if its second kernel was not launched.
-        if launched.is_ok() || self.count.is_some() {
-            context.used(slot, stream, Call::DISPATCH)?;
-        }
-        launched?;
-        if whole && self.fill.is_some() {
-            self.deliver(context, stream, slot)?;
-        }
-        Ok(whole)
-    }
-
-    pub(super) fn recv(
-        &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
-        tokens: u32,
-    ) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
-        slot.order_after(stream)?;
-        let geometry = context.plan.receive_geometry(&context.limits);
-        let args =
-            context.arguments().dispatch(slot.get(), None, tokens, &geometry, self.mask_view(slot.get()));
-        enqueue(stream, &self.dispatch.recv, &geometry, &args)?;
-        self.deliver(context, stream, slot)
-    }
-
     /// The end of a dispatch: fills the weight window, where there is one, and notes the launch.
-    fn deliver(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket) -> Result<()> {
+    fn deliver(&self, on: &mut Launcher<'_>) -> Result<()> {
         let filled = self.fill.as_ref().map_or(Ok(()), |kernel| {
-            let args = context.arguments().fill(slot.get());
-            let geometry = context.plan.local_geometry(context.plan.rows(), &context.limits);
-            enqueue(stream, kernel, &geometry, &args)
+            let args = on.context.arguments().fill(on.slot.get());
+            let geometry = on.context.plan.local_geometry(on.context.plan.rows(), &on.context.limits);
+            enqueue(on.stream, kernel, &geometry, &args)
         });
-        context.used(slot, stream, Call::DISPATCH_RECV)?;
+        on.used(Call::DISPATCH_RECV)?;
         filled
     }
 
-    pub(super) fn offer(
-        &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
-        rows: Option<DeviceAddress>,
-        tokens: u32,
-        output: Option<&CombineOutput>,
-    ) -> Result<Rest> {
-        match (rows, output) {
-            (Some(rows), _) => self.push(context, stream, slot, Push { rows, tokens, output })?,
-            (None, Some(_)) => {
-                let geometry = context.plan.combine_geometry(tokens, &context.limits);
-                let args = self.pull_args(context, slot.get(), tokens, output, geometry.segments);
-                context.launch(stream, slot, &self.pull.whole, &geometry, &args, Call::COMBINE)?;
-            }
-            (None, None) => {
-                let geometry = context.offering_geometry(tokens);
-                let args = self.pull_args(context, slot.get(), tokens, None, geometry.segments);
-                context.launch(stream, slot, &self.pull.send, &geometry, &args, Call::COMBINE_SEND)?;
-            }
-        }
-        Ok(match (output, rows) {
-            (Some(_), _) => Rest::Nothing,
-            (None, None) => Rest::Sum,
-            (None, Some(_)) => Rest::SumPushed,
-        })
-    }
-
-    pub(super) fn sum(
-        &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
-        tokens: u32,
-        output: &CombineOutput,
-        rest: Rest,
-    ) -> Result<()> {
-        if rest == Rest::SumPushed {
-            let push = Push { rows: DeviceAddress::NULL, tokens, output: Some(output) };
-            return self.push(context, stream, slot, push);
-        }
-        let geometry = context.plan.combine_geometry(tokens, &context.limits);
-        let args = self.pull_args(context, slot.get(), tokens, Some(output), geometry.segments);
-        context.launch(stream, slot, &self.pull.recv, &geometry, &args, Call::COMBINE_RECV)
-    }
-
-    pub(super) fn release(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket) -> Result<()> {
-        let geometry = context.plan.combine_geometry(0, &context.limits);
-        let args = self.pull_args(context, slot.get(), 0, None, geometry.segments);
-        context.launch(stream, slot, &self.pull.whole, &geometry, &args, Call::COMBINE)
-    }
-
     /// Launches a combine that pushes: the send with rows alone, the receive with an output alone, the whole with both.
-    fn push(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket, push: Push<'_>) -> Result<()> {
+    fn push(&self, on: &mut Launcher<'_>, push: Push<'_>) -> Result<()> {
         #[expect(clippy::expect_used, reason = "expert_rows refuses buffers of a plan that does not push")]
         let kernels = self.push.as_ref().expect("the kernels that push");
         let kernel = match (push.rows.is_null(), push.output) {
@@ -207,42 +101,33 @@ impl Near {
             (false, None) => &kernels.send,
             (true, _) => &kernels.recv,
         };
-        let geometry = context.plan.combine_push_geometry(push.tokens, &context.limits);
-        let args = context.arguments().push(slot.get(), push, &geometry, self.mask_view(slot.get()));
-        context.launch(stream, slot, kernel, &geometry, &args, Call::COMBINE)
+        let geometry = on.context.plan.combine_push_geometry(push.tokens, &on.context.limits);
+        let args = on.context.arguments().push(on.slot.get(), push, &geometry, self.mask_view(on.slot.get()));
+        on.launch(kernel, &geometry, &args, Call::COMBINE)
     }
 
     /// Saves the routing of a dispatch. The caller has ordered the stream.
-    pub(crate) fn save(
-        &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
-        tokens: u32,
-        saved: SavedRouting,
-    ) -> Result<()> {
-        let args = context.arguments().save(slot.get(), tokens, saved);
-        let geometry = context.plan.local_geometry(tokens.into(), &context.limits);
-        enqueue(stream, &self.save, &geometry, &args)
+    pub(crate) fn save(&self, on: &mut Launcher<'_>, tokens: u32, saved: SavedRouting) -> Result<()> {
+        let args = on.context.arguments().save(on.slot.get(), tokens, saved);
+        let geometry = on.context.plan.local_geometry(tokens.into(), &on.context.limits);
+        enqueue(on.stream, &self.save, &geometry, &args)
     }
 
     /// A whole dispatch with a saved routing. `read` records that the stream reads the routing.
     pub(crate) fn replay(
         &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
+        on: &mut Launcher<'_>,
         tokens: &Tokens,
         saved: SavedRouting,
         read: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let count = tokens.count as u32;
-        let geometry = context.plan.dispatch_geometry(count, &context.limits)?;
-        let mask = self.mask_view(slot.get());
-        let args = context.arguments().replay(slot.get(), tokens, &geometry, mask, saved);
-        enqueue(stream, &self.replay, &geometry, &args)?;
+        let geometry = on.context.plan.dispatch_geometry(count, &on.context.limits)?;
+        let mask = self.mask_view(on.slot.get());
+        let args = on.context.arguments().replay(on.slot.get(), tokens, &geometry, mask, saved);
+        enqueue(on.stream, &self.replay, &geometry, &args)?;
         let read = read();
-        self.deliver(context, stream, slot)?;
+        self.deliver(on)?;
         read
     }
 
@@ -256,5 +141,98 @@ impl Near {
         segments: u32,
     ) -> CombineArgs {
         context.arguments().pull(slot, tokens, output, segments, self.mask_view(slot))
+    }
+}
+
+impl Steps for Near {
+    fn waiting_kernels(&self) -> Vec<&RawKernel> {
+        let all = self.dispatch.raw().into_iter().chain(self.pull.raw()).chain([self.replay.raw()]);
+        all.chain(self.push.iter().flat_map(Split::raw))
+            .chain(self.count.as_ref().map(LoadedKernel::raw))
+            .collect()
+    }
+
+    fn send(&self, on: &mut Launcher<'_>, tokens: &Tokens, geometry: &Geometry, whole: bool) -> Result<bool> {
+        let _launching = on.context.world.launching(on.stream)?;
+        let count = tokens.count as u32;
+        if let Some(kernel) = &self.count {
+            let geometry = on.context.plan.count_geometry(count, &on.context.limits);
+            enqueue(on.stream, kernel, &geometry, &on.context.arguments().count(on.slot.get(), tokens))?;
+        }
+        let mask = self.mask_view(on.slot.get());
+        let args = on.context.arguments().dispatch(on.slot.get(), Some(tokens), count, geometry, mask);
+        let kernel = if whole { &self.dispatch.whole } else { &self.dispatch.send };
+        let launched = enqueue(on.stream, kernel, geometry, &args);
+        // Once the counts are sent, peers wait for this operation, even if its second kernel was not launched.
+        if launched.is_ok() || self.count.is_some() {
+            on.used(Call::DISPATCH)?;
+        }
+        launched?;
+        if whole && self.fill.is_some() {
+            self.deliver(on)?;
+        }
+        Ok(whole)
+    }
+
+    fn recv(&self, on: &mut Launcher<'_>, tokens: u32) -> Result<()> {
+        let _launching = on.context.world.launching(on.stream)?;
+        on.slot.order_after(on.stream)?;
+        let geometry = on.context.plan.receive_geometry(&on.context.limits);
+        let args = on.context.arguments().dispatch(
+            on.slot.get(),
+            None,
+            tokens,
+            &geometry,
+            self.mask_view(on.slot.get()),
+        );
+        enqueue(on.stream, &self.dispatch.recv, &geometry, &args)?;
+        self.deliver(on)
+    }
+
+    fn offer(
+        &self,
+        on: &mut Launcher<'_>,
+        rows: Option<DeviceAddress>,
+        tokens: u32,
+        output: Option<&CombineOutput>,
+    ) -> Result<Rest> {
+        match (rows, output) {
+            (Some(rows), _) => self.push(on, Push { rows, tokens, output })?,
+            (None, Some(_)) => {
+                let geometry = on.context.plan.combine_geometry(tokens, &on.context.limits);
+                let args = self.pull_args(on.context, on.slot.get(), tokens, output, geometry.segments);
+                on.launch(&self.pull.whole, &geometry, &args, Call::COMBINE)?;
+            }
+            (None, None) => {
+                let geometry = on.context.offering_geometry(tokens);
+                let args = self.pull_args(on.context, on.slot.get(), tokens, None, geometry.segments);
+                on.launch(&self.pull.send, &geometry, &args, Call::COMBINE_SEND)?;
+            }
+        }
+        Ok(match (output, rows) {
+            (Some(_), _) => Rest::Nothing,
+            (None, None) => Rest::Sum,
+            (None, Some(_)) => Rest::SumPushed,
+        })
+    }
+
+    fn sum(&self, on: &mut Launcher<'_>, tokens: u32, output: &CombineOutput, rest: Rest) -> Result<()> {
+        if rest == Rest::SumPushed {
+            let push = Push { rows: DeviceAddress::NULL, tokens, output: Some(output) };
+            return self.push(on, push);
+        }
+        let geometry = on.context.plan.combine_geometry(tokens, &on.context.limits);
+        let args = self.pull_args(on.context, on.slot.get(), tokens, Some(output), geometry.segments);
+        on.launch(&self.pull.recv, &geometry, &args, Call::COMBINE_RECV)
+    }
+
+    fn release(&self, on: &mut Launcher<'_>) -> Result<()> {
+        let geometry = on.context.plan.combine_geometry(0, &on.context.limits);
+        let args = self.pull_args(on.context, on.slot.get(), 0, None, geometry.segments);
+        on.launch(&self.pull.whole, &geometry, &args, Call::COMBINE)
+    }
+
+    fn drain(&self, _: &Context) -> Result<()> {
+        Ok(())
     }
 }

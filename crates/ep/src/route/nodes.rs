@@ -2,19 +2,18 @@
 
 use std::sync::Arc;
 
-use anabranch_hip::{DeviceAddress, DeviceBuffer, Kernel as RawKernel, Stream};
+use anabranch_hip::{DeviceAddress, DeviceBuffer, Kernel as RawKernel};
 use anabranch_hip_jit::{LoadedKernel, bytemuck};
 use anabranch_ranks::Group;
 use anabranch_shmem::Error::NotAMember;
 use anabranch_shmem::World;
 
 use super::context::{Call, enqueue, load};
-use super::{Context, Rest, Split};
+use super::{Context, Launcher, Rest, Split, Steps};
 use crate::args::{CombineNodesArgs, DispatchNodesArgs, NodesView};
 use crate::error::Result;
 use crate::kernels;
 use crate::plan::{Geometry, NodesOptions, Plan};
-use crate::slot::SlotTicket;
 use crate::tensor::{CombineOutput, Tokens};
 
 /// The internode route.
@@ -63,62 +62,48 @@ impl Internode {
             view,
         })
     }
+}
 
-    pub(super) fn waiting_kernels(&self) -> Vec<&RawKernel> {
+impl Steps for Internode {
+    fn waiting_kernels(&self) -> Vec<&RawKernel> {
         let all = self.dispatch.raw().into_iter().chain(self.combine.raw()).chain([self.drain.raw()]);
         all.chain(self.relay.as_ref().map(LoadedKernel::raw)).collect()
     }
 
-    pub(super) fn send(
-        &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
-        tokens: &Tokens,
-        geometry: &Geometry,
-        whole: bool,
-    ) -> Result<bool> {
+    fn send(&self, on: &mut Launcher<'_>, tokens: &Tokens, geometry: &Geometry, whole: bool) -> Result<bool> {
         // Rows that are forwarded need a second kernel.
         let whole = whole && self.relay.is_none();
         let kernel = if whole { &self.dispatch.whole } else { &self.dispatch.send };
-        let args = context.arguments().dispatch_nodes(
-            slot.get(),
+        let args = on.context.arguments().dispatch_nodes(
+            on.slot.get(),
             self.view,
             Some(tokens),
             tokens.count as u32,
             geometry,
         );
-        context.launch(stream, slot, kernel, geometry, &args, Call::DISPATCH)?;
+        on.launch(kernel, geometry, &args, Call::DISPATCH)?;
         Ok(whole)
     }
 
-    pub(super) fn recv(
-        &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
-        tokens: u32,
-    ) -> Result<()> {
-        let (plan, limits) = (&context.plan, &context.limits);
+    fn recv(&self, on: &mut Launcher<'_>, tokens: u32) -> Result<()> {
+        let (plan, limits) = (&on.context.plan, &on.context.limits);
         // The blocks for `max_tokens`: other ranks decide how many tokens come.
         let (kernel, geometry) = match &self.relay {
             None => (&self.dispatch.recv, plan.receive_geometry(limits)),
             Some(relay) => (relay, plan.dispatch_geometry(plan.config().max_tokens, limits)?),
         };
-        let args = context.arguments().dispatch_nodes(slot.get(), self.view, None, tokens, &geometry);
-        context.launch(stream, slot, kernel, &geometry, &args, Call::DISPATCH_RECV)
+        let args = on.context.arguments().dispatch_nodes(on.slot.get(), self.view, None, tokens, &geometry);
+        on.launch(kernel, &geometry, &args, Call::DISPATCH_RECV)
     }
 
-    pub(super) fn offer(
+    fn offer(
         &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
+        on: &mut Launcher<'_>,
         rows: Option<DeviceAddress>,
         tokens: u32,
         output: Option<&CombineOutput>,
     ) -> Result<Rest> {
-        let (plan, limits) = (&context.plan, &context.limits);
+        let (plan, limits) = (&on.context.plan, &on.context.limits);
         let (kernel, call, rest) = match output {
             Some(_) => (&self.combine.whole, Call::COMBINE, Rest::Nothing),
             None => (&self.combine.send, Call::COMBINE_SEND, Rest::Sum),
@@ -127,47 +112,46 @@ impl Internode {
             // The whole grid copies rows to the window; other ranks decide how many.
             (Some(_), _) => plan.combine_push_geometry(tokens, limits),
             (None, Some(_)) => plan.combine_geometry(tokens, limits),
-            (None, None) => context.offering_geometry(tokens),
+            (None, None) => on.context.offering_geometry(tokens),
         };
         let rows = rows.unwrap_or(DeviceAddress::NULL);
-        let args =
-            context.arguments().combine_nodes(slot.get(), self.view, rows, tokens, output, geometry.segments);
-        context.launch(stream, slot, kernel, &geometry, &args, call)?;
+        let args = on.context.arguments().combine_nodes(
+            on.slot.get(),
+            self.view,
+            rows,
+            tokens,
+            output,
+            geometry.segments,
+        );
+        on.launch(kernel, &geometry, &args, call)?;
         Ok(rest)
     }
 
-    pub(super) fn sum(
-        &self,
-        context: &Context,
-        stream: &Stream,
-        slot: &mut SlotTicket,
-        tokens: u32,
-        output: &CombineOutput,
-    ) -> Result<()> {
-        let geometry = context.plan.combine_geometry(tokens, &context.limits);
+    fn sum(&self, on: &mut Launcher<'_>, tokens: u32, output: &CombineOutput, _: Rest) -> Result<()> {
+        let geometry = on.context.plan.combine_geometry(tokens, &on.context.limits);
         let null = DeviceAddress::NULL;
-        let args = context.arguments().combine_nodes(
-            slot.get(),
+        let args = on.context.arguments().combine_nodes(
+            on.slot.get(),
             self.view,
             null,
             tokens,
             Some(output),
             geometry.segments,
         );
-        context.launch(stream, slot, &self.combine.recv, &geometry, &args, Call::COMBINE_RECV)
+        on.launch(&self.combine.recv, &geometry, &args, Call::COMBINE_RECV)
     }
 
-    pub(super) fn release(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket) -> Result<()> {
+    fn release(&self, on: &mut Launcher<'_>) -> Result<()> {
         let null = DeviceAddress::NULL;
         let args = CombineNodesArgs {
             releases: 1,
-            ..context.arguments().combine_nodes(slot.get(), self.view, null, 0, None, 1)
+            ..on.context.arguments().combine_nodes(on.slot.get(), self.view, null, 0, None, 1)
         };
-        context.launch(stream, slot, &self.combine.whole, &context.offering_geometry(0), &args, Call::RELEASE)
+        on.launch(&self.combine.whole, &on.context.offering_geometry(0), &args, Call::RELEASE)
     }
 
     /// Completes the puts to other nodes, after all launches of the plan, so that the slots' memory may be freed.
-    pub(super) fn drain(&self, context: &Context) -> Result<()> {
+    fn drain(&self, context: &Context) -> Result<()> {
         let Some(slot) = context.pool.slots().first() else { return Ok(()) };
         let stream = context.world.device().create_stream()?;
         let geometry = context.plan.receive_geometry(&context.limits);

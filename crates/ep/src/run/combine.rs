@@ -4,6 +4,7 @@ use anabranch_hip::Stream;
 
 use super::{Dispatched, ExpertParallel};
 use crate::error::{Error, Result};
+use crate::route::{Rest, Steps as _};
 use crate::tensor::{CombineOutput, ExpertOutput};
 
 impl ExpertParallel {
@@ -28,8 +29,12 @@ impl ExpertParallel {
         let (output, Dispatched { mut slot, tokens }) = (output.into(), dispatched);
         self.check_output(tokens, &output)?;
         self.context.check_slot(&slot)?;
-        let rest = self.route.offer(&self.context, stream, &mut slot, experts, tokens, Some(&output))?;
-        self.route.sum(&self.context, stream, &mut slot, tokens, &output, rest)?;
+        let rows = self.context.expert_rows(experts, slot.get())?;
+        let mut on = self.context.on(stream, &mut slot);
+        let rest = self.route.offer(&mut on, rows, tokens, Some(&output))?;
+        if rest != Rest::Nothing {
+            self.route.sum(&mut on, tokens, &output, rest)?;
+        }
         slot.give_back();
         Ok(())
     }
@@ -42,7 +47,7 @@ impl ExpertParallel {
     pub fn release(&self, stream: &Stream, dispatched: Dispatched) -> Result<()> {
         let Dispatched { mut slot, .. } = dispatched;
         self.context.check_slot(&slot)?;
-        self.route.release(&self.context, stream, &mut slot)?;
+        self.route.release(&mut self.context.on(stream, &mut slot))?;
         slot.give_back();
         Ok(())
     }

@@ -5,6 +5,7 @@ use anabranch_hip::Stream;
 use super::{Dispatched, ExpertParallel};
 use crate::error::{Error, Result};
 use crate::options::DispatchCast;
+use crate::route::Steps as _;
 use crate::slot::SlotTicket;
 use crate::tensor::{DeviceSlice, Tokens};
 
@@ -30,7 +31,7 @@ impl ExpertParallel {
         let (mut slot, received) = self.send(stream, tokens, true)?;
         let tokens = tokens.count as u32;
         if !received {
-            self.route.recv(&self.context, stream, &mut slot, tokens)?;
+            self.route.recv(&mut self.context.on(stream, &mut slot), tokens)?;
         }
         Ok(Dispatched { slot, tokens })
     }
@@ -41,7 +42,7 @@ impl ExpertParallel {
         self.check_tokens(tokens)?;
         let geometry = self.context.plan.dispatch_geometry(tokens.count as u32, &self.context.limits)?;
         let mut slot = self.context.pool.take(stream)?;
-        let received = self.route.send(&self.context, stream, &mut slot, tokens, &geometry, whole)?;
+        let received = self.route.send(&mut self.context.on(stream, &mut slot), tokens, &geometry, whole)?;
         Ok((slot, received))
     }
 

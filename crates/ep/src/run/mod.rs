@@ -13,6 +13,7 @@ use crate::plan::launch::{self, Launch};
 use crate::plan::{DeviceLimits, EpConfig, Geometry, Plan};
 use crate::route::{
     self, COMBINE, COMBINE_NAME, COUNT, COUNT_NAME, Context, DISPATCH, DISPATCH_NAME, DevicePlacement, Route,
+    Steps as _,
 };
 use crate::slot::{PoolMark, Slot, SlotPool};
 use residency::{device_limits, reserve};

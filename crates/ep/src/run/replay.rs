@@ -62,7 +62,8 @@ impl ExpertParallel {
         let mut slot = self.context.pool.take(stream)?;
         routing.order_after_save(stream)?;
         // The routing's memory outlives this kernel: its drop waits for it.
-        near.replay(&self.context, stream, &mut slot, &tokens, saved, || routing.read_on(stream))?;
+        let mut on = self.context.on(stream, &mut slot);
+        near.replay(&mut on, &tokens, saved, || routing.read_on(stream))?;
         Ok(Dispatched { slot, tokens: count })
     }
 }

@@ -201,7 +201,7 @@ impl ExpertParallel {
         for read in lock(&routing.read).iter() {
             order_after(stream, read)?;
         }
-        near.save(&self.context, stream, slot, *tokens, routing.view())?;
+        near.save(&mut self.context.on(stream, slot), *tokens, routing.view())?;
         routing.tokens = Some(*tokens);
         if let Some(event) = event_after(stream)? {
             routing.saved = Some(event);

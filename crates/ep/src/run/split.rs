@@ -10,7 +10,7 @@ use anabranch_hip::Stream;
 
 use super::{Dispatched, ExpertParallel};
 use crate::error::Result;
-use crate::route::Rest;
+use crate::route::{Rest, Steps as _};
 use crate::slot::SlotTicket;
 use crate::tensor::{CombineOutput, ExpertOutput, Tokens};
 
@@ -96,7 +96,7 @@ impl ExpertParallel {
     pub fn dispatch_recv(&self, stream: &Stream, sent: DispatchSent) -> Result<Dispatched> {
         let DispatchSent { mut slot, tokens } = sent;
         self.context.check_slot(&slot)?;
-        self.route.recv(&self.context, stream, &mut slot, tokens)?;
+        self.route.recv(&mut self.context.on(stream, &mut slot), tokens)?;
         Ok(Dispatched { slot, tokens })
     }
 
@@ -115,7 +115,8 @@ impl ExpertParallel {
     ) -> Result<CombineSent> {
         let Dispatched { mut slot, tokens } = dispatched;
         self.context.check_slot(&slot)?;
-        let rest = self.route.offer(&self.context, stream, &mut slot, experts, tokens, None)?;
+        let rows = self.context.expert_rows(experts, slot.get())?;
+        let rest = self.route.offer(&mut self.context.on(stream, &mut slot), rows, tokens, None)?;
         Ok(CombineSent { slot, tokens, rest })
     }
 
@@ -135,7 +136,7 @@ impl ExpertParallel {
         let (output, CombineSent { mut slot, tokens, rest }) = (output.into(), sent);
         self.check_output(tokens, &output)?;
         self.context.check_slot(&slot)?;
-        self.route.sum(&self.context, stream, &mut slot, tokens, &output, rest)?;
+        self.route.sum(&mut self.context.on(stream, &mut slot), tokens, &output, rest)?;
         slot.give_back();
         Ok(())
     }

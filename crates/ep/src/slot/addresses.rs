@@ -124,11 +124,13 @@ impl SlotAddresses {
     }
 
     /// Tokens for each node, in a plan whose tokens go once to each.
+    #[cfg(feature = "rdma")]
     pub fn relayed(&self) -> DeviceAddress {
         self.own.offset(self.parts.relayed)
     }
 
     /// Rows of each source for each rank of this node, in such a plan.
+    #[cfg(feature = "rdma")]
     pub fn forwarded(&self) -> DeviceAddress {
         self.own.offset(self.parts.forwarded)
     }

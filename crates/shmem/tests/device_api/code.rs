@@ -1,10 +1,10 @@
 //! The code that compilers for GPUs make of the headers, and the matrix of operations. GPU compilers are optional.
 
 use anabranch_conformance::shmem as conformance;
-use anabranch_testkit::isa::{check_disassembly, disassemble};
 use anabranch_hip_jit::{Error, KernelSpec, KernelUnit, Target};
 use anabranch_shmem::device_api::has_operation;
 use anabranch_shmem::engine_copies_kernel;
+use anabranch_testkit::isa::{check_disassembly, disassemble};
 use anabranch_testkit::mutant;
 use anabranch_transport::{Operation, Scope};
 

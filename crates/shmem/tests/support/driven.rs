@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use anabranch_lockstep::Lockstep;
 use anabranch_clock::{Driver, give_way};
 use anabranch_hip::{Binding, Runtime};
+use anabranch_lockstep::Lockstep;
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{Error, RankSetup};
 

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use anabranch_testkit::isa::{check_disassembly, disassemble, is_in_loop};
-use anabranch_testkit::lint::lint_source;
 use anabranch_hip_jit::{CodeObject, Error, KernelSpec, KernelUnit, PRELUDE, Target, ToolSearch};
 use anabranch_hip_jit::{DevicePointer, DeviceStruct as _, control::WaitControl, device_struct};
+use anabranch_testkit::isa::{check_disassembly, disassemble, is_in_loop};
+use anabranch_testkit::lint::lint_source;
 use anabranch_testkit::mutant;
 use anabranch_transport_rdma::device::{self, DEVICE_HEADERS};
 use anabranch_transport_rdma::{Atomics, PostedRequest, Provider, RdmaQueue, RdmaRange};
