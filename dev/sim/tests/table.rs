@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anabranch_hip_jit::SourceEdit;
-use anabranch_hip_jit::lint::LintRule;
 use anabranch_sim::mutants::{
     CAUGHT, DEFINITIONS, HeldBy, KERNELS, Mutant, Runs, TESTED, communicates, kernels, mutants, scan, sites,
     units,
 };
 use anabranch_sim::{Case, Protocol, RunOptions};
+use anabranch_testkit::lint::LintRule;
 use anabranch_weakmem::Event;
 
 /// Every device source below `crates`, by its path there.
@@ -291,7 +291,7 @@ fn kernels_of_searches_conformance_and_the_ping_keep_the_rules() {
             || name == "shmem/kernels/p2p.hip"
     };
     for (file, text) in sources().iter().filter(|(name, _)| own(name)) {
-        let found: Vec<_> = anabranch_hip_jit::lint::lint_source(file, text)
+        let found: Vec<_> = anabranch_testkit::lint::lint_source(file, text)
             .into_iter()
             // The device API's functions of that name say their scope in the primitive.
             .filter(|lint| !(lint.rule == LintRule::UnscopedAtomic && lint.text.contains("shmem::atomic_")))
