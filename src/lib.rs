@@ -37,6 +37,7 @@ mod features;
 mod nics;
 mod platform;
 mod runtime;
+pub mod trace;
 mod world;
 
 pub use anabranch_bootstrap as bootstrap;

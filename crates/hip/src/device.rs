@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result, c_ordinal};
 use crate::runtime::{DeviceOrdinal, Runtime};
+use crate::trace::TraceSlot;
 use crate::transfer::Transfers;
 use crate::types::{HipDeviceProperties, HipError, device_attribute};
 
@@ -16,6 +17,7 @@ pub struct Device {
     ordinal: DeviceOrdinal,
     properties: Arc<HipDeviceProperties>,
     transfers: Arc<Transfers>,
+    trace: Arc<TraceSlot>,
 }
 
 impl Device {
@@ -25,11 +27,16 @@ impl Device {
         let code =
             unsafe { (runtime.api().hipGetDevicePropertiesR0600)(&raw mut *properties, c_ordinal(ordinal)) };
         let transfers = Arc::new(Transfers::new(runtime.clone(), ordinal));
-        let device = Self { runtime, ordinal, properties: Arc::from(properties), transfers };
+        let trace = Arc::default();
+        let device = Self { runtime, ordinal, properties: Arc::from(properties), transfers, trace };
         device.check("hipGetDevicePropertiesR0600", code)?;
         let arch = device.arch();
         let plausible = ["gfx", "sm_", "host:"].iter().any(|prefix| arch.starts_with(prefix));
         if plausible { Ok(device) } else { Err(Error::Properties { device: ordinal, arch }) }
+    }
+
+    pub(crate) fn trace_slot(&self) -> &TraceSlot {
+        &self.trace
     }
 
     /// The runtime that shows this device.
