@@ -196,12 +196,16 @@ impl Events {
         }
         let mut streams = BTreeMap::new();
         for work in &part.work {
-            let track = *streams.entry(work.stream).or_insert_with(|| {
+            let (track, over) = streams.entry(work.stream).or_insert_with(|| {
                 tracks.streams += 1;
                 self.name("thread_name", rank, tracks.streams, &format!("stream {:#x}", work.stream));
-                tracks.streams
+                (tracks.streams, i64::MIN)
             });
-            let (begin, end) = (times.device(work.begin), times.device(work.end));
+            // A stream does one thing after the other; by the last digits of the times it may seem otherwise.
+            let begin = times.device(work.begin).max(*over);
+            let end = times.device(work.end).max(begin);
+            *over = end;
+            let track = *track;
             let by = work.call.and_then(|id| calls.get(&id));
             let args = json!({
                 "blocks": work.grid.map(|grid| grid.0),
