@@ -64,7 +64,9 @@ fn check(picture: &str) {
             for other in &spans[index + 1..] {
                 let (first, second) = if one.0 <= other.0 { (one, other) } else { (other, one) };
                 // The last digits of an f64 of µs.
-                let apart = second.0 >= first.1 - 0.01 || second.1 <= first.1 + 0.01 || (first.0 - second.0).abs() < 0.01;
+                let apart = second.0 >= first.1 - 0.01
+                    || second.1 <= first.1 + 0.01
+                    || (first.0 - second.0).abs() < 0.01;
                 assert!(apart, "{track:?}: {one:?} and {other:?} cross");
             }
         }
@@ -88,7 +90,8 @@ fn check(picture: &str) {
         let first_end = kernels.iter().map(|(_, end)| *end).fold(f64::MAX, f64::min);
         assert!(last_begin < first_end, "call {sequence}: {kernels:?}");
     }
-    let waits = spans.iter().filter(|(event, ..)| event["cat"] == "late" && event["args"]["call"] == "all_reduce");
+    let waits =
+        spans.iter().filter(|(event, ..)| event["cat"] == "late" && event["args"]["call"] == "all_reduce");
     assert_eq!(waits.count(), CALLS * (RANKS as usize - 1));
 }
 

@@ -11,14 +11,31 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub(super) enum Line {
     /// The first line.
-    Rank { rank: u32, device: String, machine: String },
-    Thread { thread: u32, name: Option<String> },
+    Rank {
+        rank: u32,
+        device: String,
+        machine: String,
+    },
+    Thread {
+        thread: u32,
+        name: Option<String>,
+    },
     Call(Call),
     Work(Work),
-    Clocks { device: i64, host: u64, error: u64 },
+    Clocks {
+        device: i64,
+        host: u64,
+        error: u64,
+    },
     /// An exchange among all ranks: when this one sent, and when it had received from all.
-    Round { sent: u64, received: u64 },
-    Untraced { lost: u64, captured: u64 },
+    Round {
+        sent: u64,
+        received: u64,
+    },
+    Untraced {
+        lost: u64,
+        captured: u64,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

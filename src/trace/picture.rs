@@ -172,7 +172,14 @@ impl Events {
         (time - self.origin) as f64 / 1000.0
     }
 
-    fn span(&mut self, (rank, track): (u32, u64), kind: &str, name: &str, (begin, end): (i64, i64), args: &Value) {
+    fn span(
+        &mut self,
+        (rank, track): (u32, u64),
+        kind: &str,
+        name: &str,
+        (begin, end): (i64, i64),
+        args: &Value,
+    ) {
         let (at, lasted) = (self.micros(begin), (end - begin).max(0) as f64 / 1000.0);
         self.all.push(json!({
             "ph": "X", "cat": kind, "name": name, "pid": rank, "tid": track, "ts": at, "dur": lasted, "args": args,
@@ -223,10 +230,7 @@ impl Events {
                         "ph": phase, "bp": "e", "cat": "launch", "name": "launch", "id": self.flows, "pid": rank, "tid": track, "ts": at,
                     })
                 };
-                let arrow = [
-                    flow("s", *thread, self.micros(*called)),
-                    flow("f", track, self.micros(begin)),
-                ];
+                let arrow = [flow("s", *thread, self.micros(*called)), flow("f", track, self.micros(begin))];
                 self.all.extend(arrow);
             }
         }
@@ -247,7 +251,8 @@ impl Events {
                 *span = (span.0.min(begin), span.1.max(end));
             }
             for call in part.calls.iter().filter(|call| call.name != "send_receive") {
-                if let (Some(of), Some(sequence), Some(span)) = (&call.of, call.sequence, spans.get(&call.id)) {
+                if let (Some(of), Some(sequence), Some(span)) = (&call.of, call.sequence, spans.get(&call.id))
+                {
                     let key = (*world, of, &call.name, sequence);
                     calls.entry(key).or_default().push((part.rank, span.0, span.1));
                 }
@@ -255,7 +260,9 @@ impl Events {
         }
         let mut named = BTreeMap::new();
         for ((_, of, name, sequence), ranks) in calls {
-            let Some((last, began, _)) = ranks.iter().max_by_key(|(_, begin, _)| *begin).copied() else { continue };
+            let Some((last, began, _)) = ranks.iter().max_by_key(|(_, begin, _)| *begin).copied() else {
+                continue;
+            };
             for (rank, begin, end) in ranks.into_iter().filter(|(rank, ..)| *rank != last) {
                 named.entry(rank).or_insert_with(|| self.name("thread_name", rank, LATE, "who started last"));
                 let args = json!({"call": name, "of": of, "sequence": sequence});

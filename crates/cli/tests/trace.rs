@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-const RANK: &str = "bench-rank ccl --op all_reduce --sizes 4K --runtime host --ranks 3 --set 'heap.bytes=64 MiB' --json";
+const RANK: &str =
+    "bench-rank ccl --op all_reduce --sizes 4K --runtime host --ranks 3 --set 'heap.bytes=64 MiB' --json";
 
 /// A place for a file that does not exist yet.
 fn absent(name: &str) -> PathBuf {

@@ -125,7 +125,9 @@ pub enum Error {
         device: DeviceOrdinal,
     },
     /// A trace cannot relate the device's clock to the host's.
-    #[error("{device} did not pass an event on an idle stream within {waited:?}, so its clock cannot be compared with the host's")]
+    #[error(
+        "{device} did not pass an event on an idle stream within {waited:?}, so its clock cannot be compared with the host's"
+    )]
     ClockSilent {
         /// The device.
         device: DeviceOrdinal,

@@ -75,7 +75,9 @@ impl State {
             Ok([world]) => Ok(world),
             Err(worlds) => {
                 let number = worlds.len();
-                Err(usage(format!("this process is in {number} worlds; give `world`, unless there is exactly one")))
+                Err(usage(format!(
+                    "this process is in {number} worlds; give `world`, unless there is exactly one"
+                )))
             }
         }
     }

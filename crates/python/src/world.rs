@@ -302,7 +302,8 @@ impl Profile {
             return Ok(false);
         }
         let (poisoned, path) = (self.state.live()?.clone(), self.path.clone());
-        let finished = interruptible(py, false, move || interrupted(&poisoned), move || running.finish(&path));
+        let finished =
+            interruptible(py, false, move || interrupted(&poisoned), move || running.finish(&path));
         logs::flush(py);
         finished.map(|()| false)
     }

@@ -38,7 +38,10 @@ pub(crate) fn run(arguments: &TraceArgs) -> anyhow::Result<()> {
         Some(picture) => {
             fs::write(&arguments.output, picture).with_context(|| format!("cannot write {shown}"))?;
             // A closed standard error cannot be reported anywhere.
-            let _ = writeln!(std::io::stderr(), "anabranch: {shown} is written; open it at https://ui.perfetto.dev");
+            let _ = writeln!(
+                std::io::stderr(),
+                "anabranch: {shown} is written; open it at https://ui.perfetto.dev"
+            );
             ended
         }
         None if ended.is_ok() => bail!("no rank has joined a world, so {shown} is not written"),

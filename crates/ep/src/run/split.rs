@@ -116,7 +116,8 @@ impl ExpertParallel {
         dispatched: Dispatched,
     ) -> Result<CombineSent> {
         let Dispatched { mut slot, tokens } = dispatched;
-        let _call = self.context.record("combine_send", self.context.plan.combine_row_bytes(), tokens as usize);
+        let _call =
+            self.context.record("combine_send", self.context.plan.combine_row_bytes(), tokens as usize);
         self.context.check_slot(&slot)?;
         let rest = self.route.offer(&self.context, stream, &mut slot, experts, tokens, None)?;
         Ok(CombineSent { slot, tokens, rest })
@@ -136,7 +137,8 @@ impl ExpertParallel {
         output: impl Into<CombineOutput>,
     ) -> Result<()> {
         let (output, CombineSent { mut slot, tokens, rest }) = (output.into(), sent);
-        let _call = self.context.record("combine_recv", self.context.plan.combine_row_bytes(), tokens as usize);
+        let _call =
+            self.context.record("combine_recv", self.context.plan.combine_row_bytes(), tokens as usize);
         self.check_output(tokens, &output)?;
         self.context.check_slot(&slot)?;
         self.route.sum(&self.context, stream, &mut slot, tokens, &output, rest)?;
