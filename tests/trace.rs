@@ -169,7 +169,7 @@ fn trace_keeps_its_bound_and_counts_what_it_lacks() {
     let device = platform.device(0).unwrap();
     let stream = device.create_stream().unwrap();
     let (from, to) = (device.allocate(64).unwrap(), device.allocate(64).unwrap());
-    // SAFETY: the buffers live until the trace has seen the end of all copies.
+    // SAFETY: the buffers live until the stream is done.
     let copy = || unsafe { stream.copy_async(to.address(), from.address(), 64) }.unwrap();
     let trace = device.start_trace(3).unwrap();
     stream.begin_capture().unwrap();
@@ -197,4 +197,5 @@ fn trace_keeps_its_bound_and_counts_what_it_lacks() {
     assert_eq!(trace.take(), []);
     // A stopped trace makes place for another.
     device.start_trace(3).unwrap().stop();
+    stream.synchronize().unwrap();
 }
