@@ -21,7 +21,7 @@ use crate::trace::TraceFile;
 /// [`leave`](anabranch_shmem::World::leave).
 #[derive(Clone, Debug)]
 pub struct World {
-    world: anabranch_shmem::World,
+    inner: anabranch_shmem::World,
     config: Arc<Config>,
     trace: Option<Arc<TraceFile>>,
 }
@@ -49,7 +49,7 @@ impl World {
     /// # Errors
     /// As [`anabranch_shmem::World::leave`].
     pub fn leave(&self) -> Result<(), anabranch_shmem::Error> {
-        let left = self.world.leave();
+        let left = self.inner.leave();
         if let Some(trace) = &self.trace {
             trace.finish();
         }
@@ -66,7 +66,7 @@ impl Deref for World {
     type Target = anabranch_shmem::World;
 
     fn deref(&self) -> &Self::Target {
-        &self.world
+        &self.inner
     }
 }
 
@@ -174,7 +174,7 @@ impl Platform {
         let world = anabranch_shmem::World::join(config, device, self.jit().clone(), rendezvous)?;
         // All shared settings: the world has compared only those that it uses.
         world.compare(world.group(), "compare configurations", self.config().fields())?;
-        Ok(World { world, config: Arc::new(self.config().clone()), trace })
+        Ok(World { inner: world, config: Arc::new(self.config().clone()), trace })
     }
 
     /// Runs `work` on every rank of a platform opened for threads; see [`spawn_threads`].
@@ -203,7 +203,7 @@ impl Platform {
         let config = Arc::new(self.config().clone());
         let work = |world: &anabranch_shmem::World| {
             let trace = traces[world.rank().index()].clone();
-            work(&World { world: world.clone(), config: Arc::clone(&config), trace })
+            work(&World { inner: world.clone(), config: Arc::clone(&config), trace })
         };
         Ok(anabranch_shmem::spawn_threads(self.ranks(), setup, work))
     }

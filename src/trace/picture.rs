@@ -1,6 +1,6 @@
 //! Parts of ranks to one file of Chrome's trace events: a process for each rank, a thread for each thread of the host and each stream.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -303,13 +303,15 @@ impl Events {
                 }
             }
         }
-        let mut named = BTreeMap::new();
+        let mut named = BTreeSet::new();
         for ((_, of, name, sequence), ranks) in calls {
             let Some((last, began, _)) = ranks.iter().max_by_key(|(_, begin, _)| *begin).copied() else {
                 continue;
             };
             for (rank, begin, end) in ranks.into_iter().filter(|(rank, ..)| *rank != last) {
-                named.entry(rank).or_insert_with(|| self.name("thread_name", rank, LATE, "who started last"));
+                if named.insert(rank) {
+                    self.name("thread_name", rank, LATE, "who started last");
+                }
                 let args = json!({"call": name, "of": of, "sequence": sequence});
                 let text = format!("rank {last} had not started");
                 self.span((rank, LATE), "late", &text, (begin, began.min(end)), &args);
