@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// One line. Times are in ns: those of calls and rounds by the host's monotonic clock, those of work by the device's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Line {
+pub(crate) enum Line {
     /// The first line.
     Rank {
         rank: u32,
@@ -39,38 +39,38 @@ pub(super) enum Line {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Call {
-    pub(super) id: u64,
-    pub(super) name: String,
-    pub(super) of: Option<String>,
-    pub(super) sequence: Option<u64>,
-    pub(super) bytes: Option<u64>,
-    pub(super) thread: u32,
-    pub(super) begin: u64,
-    pub(super) end: u64,
+pub(crate) struct Call {
+    pub(crate) id: u64,
+    pub(crate) name: String,
+    pub(crate) of: Option<String>,
+    pub(crate) sequence: Option<u64>,
+    pub(crate) bytes: Option<u64>,
+    pub(crate) thread: u32,
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Work {
-    pub(super) name: String,
-    pub(super) call: Option<u64>,
-    pub(super) stream: u64,
-    pub(super) grid: Option<(u32, u32)>,
-    pub(super) bytes: Option<u64>,
-    pub(super) begin: i64,
-    pub(super) end: i64,
+pub(crate) struct Work {
+    pub(crate) name: String,
+    pub(crate) call: Option<u64>,
+    pub(crate) stream: u64,
+    pub(crate) grid: Option<(u32, u32)>,
+    pub(crate) bytes: Option<u64>,
+    pub(crate) begin: i64,
+    pub(crate) end: i64,
 }
 
 impl Line {
-    pub(super) fn rank(rank: GlobalRank, device: &str, machine: &str) -> Self {
+    pub(crate) fn rank(rank: GlobalRank, device: &str, machine: &str) -> Self {
         Self::Rank { rank: rank.get(), device: device.to_owned(), machine: machine.to_owned() }
     }
 
-    pub(super) fn untraced(untraced: Untraced) -> Self {
+    pub(crate) fn untraced(untraced: Untraced) -> Self {
         Self::Untraced { lost: untraced.lost, captured: untraced.captured }
     }
 
-    pub(super) fn of_records(records: Vec<TraceRecord>) -> Vec<Self> {
+    pub(crate) fn of_records(records: Vec<TraceRecord>) -> Vec<Self> {
         records.into_iter().filter_map(Self::of_record).collect()
     }
 
@@ -104,7 +104,7 @@ impl Line {
         })
     }
 
-    pub(super) fn text(lines: &[Self]) -> io::Result<String> {
+    pub(crate) fn text(lines: &[Self]) -> io::Result<String> {
         let mut text = String::new();
         for line in lines {
             text.push_str(&serde_json::to_string(line)?);

@@ -1,11 +1,14 @@
 //! Pictures of runs: what the ranks did, as a file for [Perfetto](https://ui.perfetto.dev).
 //!
 //! Each rank traces its device ([`anabranch_hip::Trace`]). A program that runs with `ANABRANCH_TRACE=FOLDER`, as `anabranch trace` starts
-//! it, writes a part for each rank of each world into that folder, and [`merge`] makes one picture of them. [`World::profile`] does the same
-//! for a stretch of a program, through the world.
+//! it, writes a part for each rank of each world into that folder, and [`merge`] makes one picture of them.
+//! [`World::profile`](crate::World::profile) does the same for a stretch of a program, through the world.
 
 mod line;
 mod picture;
+
+pub(crate) use line::Line;
+pub(crate) use picture::{Part, picture};
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -19,18 +22,13 @@ use anabranch_hip::{Device, Trace};
 use anabranch_ranks::GlobalRank;
 
 use crate::error::{Error, Result};
-use crate::world::World;
-use line::Line;
-use picture::{Part, picture};
 
 /// The most entries of a rank that wait in memory.
-const BOUND: usize = 1 << 20;
+pub(crate) const BOUND: usize = 1 << 20;
 /// How often a rank writes its part.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// How long the end of a trace waits for work that is not over.
-const DRAIN: Duration = Duration::from_secs(1);
-/// Exchanges that compare the clocks of machines.
-const ROUNDS: u32 = 8;
+pub(crate) const DRAIN: Duration = Duration::from_secs(1);
 
 /// The part of a rank, which grows while the rank runs.
 #[derive(Debug)]
@@ -71,7 +69,10 @@ impl TraceFile {
             }
         };
         let thread = std::thread::Builder::new().name("anabranch trace".to_owned()).spawn(body);
-        let thread = thread.map_err(|source| Error::Thread { rank: rank.get(), source })?;
+        let thread = thread.map_err(|source| {
+            trace.stop();
+            Error::Thread { rank: rank.get(), source }
+        })?;
         Ok(Self { trace, writer: Mutex::new(Some((stop, thread))) })
     }
 
@@ -137,62 +138,4 @@ pub fn merge(folder: &Path) -> Result<Option<String>> {
         return Ok(None);
     }
     picture(parts).map(Some).map_err(|error| failed(folder)(error.into()))
-}
-
-/// A trace of this rank that began with [`World::profile`]. Dropping it ends the trace without a file.
-#[derive(Debug)]
-#[must_use = "the trace ends where this is dropped"]
-pub struct Profile {
-    world: World,
-    trace: Arc<Trace>,
-}
-
-impl World {
-    /// Starts to trace this rank's calls, and the work on streams of its device ([`World::device`](anabranch_shmem::World::device)). End it
-    /// on all ranks with [`Profile::finish`].
-    ///
-    /// # Errors
-    /// [`anabranch_hip::Error::Traced`] while the device is traced already, as by `anabranch trace`; the codes of a stream and its events.
-    pub fn profile(&self) -> Result<Profile> {
-        Ok(Profile { world: self.clone(), trace: self.device().start_trace(BOUND)? })
-    }
-}
-
-impl Profile {
-    /// Ends the trace; rank 0 writes the picture of all ranks to its `path`. Waits up to a second for work on streams. Collective over the
-    /// world.
-    ///
-    /// The clocks of ranks on one machine are one clock. Between machines the clocks are compared by eight exchanges: an exchange returns
-    /// on each rank after all have sent.
-    ///
-    /// # Errors
-    /// What made the world fail; [`Error::Trace`] on rank 0 for a file that cannot be written.
-    pub fn finish(self, path: &Path) -> Result<()> {
-        self.trace.drain(DRAIN);
-        self.trace.stop();
-        let world = &self.world;
-        let mut lines = vec![Line::rank(world.rank(), &world.device().name(), &world.local().nics_of.0)];
-        lines.extend(Line::of_records(self.trace.take()));
-        lines.push(Line::untraced(self.trace.untraced()));
-        for _ in 0..ROUNDS {
-            let sent = Trace::now_ns();
-            world.exchange(world.group(), "compare clocks", &[])?;
-            lines.push(Line::Round { sent, received: Trace::now_ns() });
-        }
-        let failed = |source| Error::Trace { path: path.to_owned(), source };
-        let text = Line::text(&lines).map_err(failed)?;
-        let parts = world.exchange(world.group(), "traces", text.as_bytes())?;
-        if world.rank().get() != 0 {
-            return Ok(());
-        }
-        let parts = parts.iter().filter_map(|part| Part::parse(&String::from_utf8_lossy(part))).collect();
-        let text = picture(parts).map_err(|error| failed(error.into()))?;
-        fs::write(path, text).map_err(failed)
-    }
-}
-
-impl Drop for Profile {
-    fn drop(&mut self) {
-        self.trace.stop();
-    }
 }

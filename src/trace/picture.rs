@@ -14,7 +14,7 @@ const NEAR: i64 = 100_000_000;
 
 /// What one rank of one world recorded.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(crate) struct Part {
     rank: u32,
     machine: String,
     device: String,
@@ -28,7 +28,7 @@ pub(super) struct Part {
 
 impl Part {
     /// Reads a part; a line that was cut off ends it. `None` where not even the first line is whole.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines().map_while(|line| serde_json::from_str::<Line>(line).ok());
         let Some(Line::Rank { rank, machine, device }) = lines.next() else { return None };
         let mut part = Self {
@@ -157,7 +157,7 @@ impl Times<'_> {
 ///
 /// # Errors
 /// None that these values can have.
-pub(super) fn picture(mut parts: Vec<Part>) -> serde_json::Result<String> {
+pub(crate) fn picture(mut parts: Vec<Part>) -> serde_json::Result<String> {
     parts.sort_by_key(|part| part.rank);
     let times: Vec<Times<'_>> = parts
         .iter()
@@ -223,6 +223,13 @@ impl Events {
         (begin, end): (i64, i64),
         args: &Value,
     ) {
+        let args: serde_json::Map<_, _> = args
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
         let (at, lasted) = (self.micros(begin), (end - begin).max(0) as f64 / 1000.0);
         self.all.push(json!({
             "ph": "X", "cat": kind, "name": name, "pid": rank, "tid": track, "ts": at, "dur": lasted, "args": args,

@@ -13,6 +13,7 @@ pub mod types;
 
 mod actor;
 mod causes;
+mod clocks;
 mod device;
 mod error;
 mod graph;

@@ -256,7 +256,7 @@ impl World {
 pub(crate) struct Profile {
     state: Unlocked<Arc<State>>,
     path: PathBuf,
-    running: Unlocked<Mutex<Option<anabranch::trace::Profile>>>,
+    running: Unlocked<Mutex<Option<anabranch::Profile>>>,
 }
 
 impl Profile {
@@ -264,7 +264,7 @@ impl Profile {
         Self { state: Unlocked::new(state), path, running: Unlocked::new(Mutex::new(None)) }
     }
 
-    fn take(&self) -> Option<anabranch::trace::Profile> {
+    fn take(&self) -> Option<anabranch::Profile> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

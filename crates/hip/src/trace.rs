@@ -3,8 +3,6 @@
 //! [`Device::start_trace`] turns it on for all clones of a [`Device`]; while it is off, a launch or a call reads one flag. Work on a stream
 //! is timed by events before and after it. Calls are recorded by the crates above, with [`Device::record_call`].
 
-mod clocks;
-
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,10 +12,10 @@ use std::time::Duration;
 
 use anabranch_clock::Moment;
 
+use crate::clocks::{Anchor, Look, host_ns};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::stream::{Event, Stream};
-use clocks::Anchor;
 
 /// Launches whose end is not known yet: each has two events. The system has more, but programs that are further ahead are rare.
 const MOST_PENDING: usize = 1 << 14;
@@ -194,13 +192,13 @@ impl Device {
     /// [`Error::Traced`] while another trace of this device runs; the codes of a stream and its events.
     pub fn start_trace(&self, bound: usize) -> Result<Arc<Trace>> {
         let stream = self.create_stream()?;
-        let (anchor, first) = clocks::first(&stream)?;
+        let (anchor, look) = Anchor::first(&stream)?;
         let trace = Arc::new(Trace {
             device: self.clone(),
             stream,
             bound,
             calls: AtomicU64::new(0),
-            records: Mutex::new(vec![first]),
+            records: Mutex::new(vec![look.into()]),
             pending: Mutex::default(),
             polling: Mutex::default(),
             anchor: Mutex::new(Arc::new(anchor)),
@@ -242,7 +240,7 @@ impl Trace {
     fn begin(self: Arc<Self>, call: HostCall) -> OpenCall {
         let id = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         self.on_thread(|thread| thread.open.push(id));
-        OpenCall { trace: self, id, call, begin_ns: Self::now_ns() }
+        OpenCall { trace: self, id, call, begin_ns: host_ns() }
     }
 
     /// The calling thread.
@@ -285,6 +283,24 @@ impl Trace {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// What events that are recorded from now on count from.
+    fn anchor(&self) -> Arc<Anchor> {
+        let anchor = Arc::clone(&lock(&self.anchor));
+        if !anchor.is_old() {
+            return anchor;
+        }
+        self.look_at_clocks();
+        Arc::clone(&lock(&self.anchor))
+    }
+
+    /// Records a moment by both clocks, and counts from it. Where the device does not answer in time, the earlier one serves on.
+    fn look_at_clocks(&self) {
+        let anchor = Arc::clone(&lock(&self.anchor));
+        let Ok(Some((anchor, look))) = anchor.next(&self.stream) else { return };
+        *lock(&self.anchor) = Arc::new(anchor);
+        self.push(look.into());
     }
 
     fn mark(&self, stream: &Stream) -> Result<Event> {
@@ -353,7 +369,7 @@ impl Trace {
 
     /// The host's clock of records, now, in ns.
     pub fn now_ns() -> u64 {
-        Moment::now().since_origin().as_nanos() as u64
+        host_ns()
     }
 
     /// What it does not have so far.
@@ -385,10 +401,16 @@ impl Trace {
     }
 }
 
+impl From<Look> for TraceRecord {
+    fn from(Look { device_ns, host_ns, error_ns }: Look) -> Self {
+        Self::Clocks { device_ns, host_ns, error_ns }
+    }
+}
+
 impl Drop for CallSpan {
     fn drop(&mut self) {
         let Some(OpenCall { trace, id, call, begin_ns }) = self.0.take() else { return };
-        let end_ns = Trace::now_ns();
+        let end_ns = host_ns();
         let thread = trace.on_thread(|thread| {
             thread.open.retain(|open| *open != id);
             thread.number

@@ -4,21 +4,27 @@
 //! differences, as an f32 of milliseconds: over a second its last digit is 60 ns. So each anchor counts from the one before, a second
 //! earlier.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_clock::Moment;
 
-use super::{Trace, TraceRecord, lock};
 use crate::error::{Error, Result};
 use crate::stream::{Event, Stream};
 
 /// A point in time from which events count.
 #[derive(Debug)]
-pub(super) struct Anchor {
+pub(crate) struct Anchor {
     event: Event,
     device_ns: i64,
     made: Moment,
+}
+
+/// One moment by both clocks, and by how much the host's may be wrong.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    pub(crate) device_ns: i64,
+    pub(crate) host_ns: u64,
+    pub(crate) error_ns: u64,
 }
 
 const TRIES: u32 = 8;
@@ -28,16 +34,46 @@ const FIRST_PATIENCE: Duration = Duration::from_secs(2);
 const INTERVAL: Duration = Duration::from_secs(1);
 
 impl Anchor {
+    /// The first anchor, the origin of the device's clock.
+    ///
+    /// # Errors
+    /// [`Error::ClockSilent`]; the codes of events.
+    pub(crate) fn first(stream: &Stream) -> Result<(Self, Look)> {
+        let Some((event, host_ns, error_ns)) = best(stream, FIRST_PATIENCE)? else {
+            return Err(Error::ClockSilent { device: stream.device().ordinal(), waited: FIRST_PATIENCE });
+        };
+        let anchor = Self { event, device_ns: 0, made: Moment::now() };
+        Ok((anchor, Look { device_ns: 0, host_ns, error_ns }))
+    }
+
+    /// A new one; `None` where the device does not answer in time.
+    pub(crate) fn next(&self, stream: &Stream) -> Result<Option<(Self, Look)>> {
+        let Some((event, host_ns, error_ns)) = best(stream, PATIENCE)? else { return Ok(None) };
+        let device_ns = self.time_of(&event)?;
+        let anchor = Self { event, device_ns, made: Moment::now() };
+        Ok(Some((anchor, Look { device_ns, host_ns, error_ns })))
+    }
+
+    /// Whether events of now are better counted from a new one.
+    pub(crate) fn is_old(&self) -> bool {
+        self.made.elapsed() >= INTERVAL
+    }
+
     /// An event's time by the device's clock.
-    pub(super) fn time_of(&self, event: &Event) -> Result<i64> {
+    pub(crate) fn time_of(&self, event: &Event) -> Result<i64> {
         Ok(self.device_ns + (self.event.microseconds_until(event)? * 1000.0) as i64)
     }
+}
+
+/// The host's monotonic clock, in ns.
+pub(crate) fn host_ns() -> u64 {
+    Moment::now().since_origin().as_nanos() as u64
 }
 
 /// One look: the event, the host's time of it, and by how much that may be wrong. `None` when it took too long.
 fn look(stream: &Stream, patience: Duration) -> Result<Option<(Event, u64, u64)>> {
     let event = stream.device().create_timing_event()?;
-    let (begun, before) = (Moment::now(), Trace::now_ns());
+    let (begun, before) = (Moment::now(), host_ns());
     stream.record(&event)?;
     while !event.is_done()? {
         if begun.elapsed() > patience {
@@ -49,7 +85,7 @@ fn look(stream: &Stream, patience: Duration) -> Result<Option<(Event, u64, u64)>
             std::thread::yield_now();
         }
     }
-    let half = (Trace::now_ns() - before) / 2;
+    let half = (host_ns() - before) / 2;
     Ok(Some((event, before + half, half)))
 }
 
@@ -63,35 +99,4 @@ fn best(stream: &Stream, patience: Duration) -> Result<Option<(Event, u64, u64)>
         }
     }
     Ok(best)
-}
-
-/// The first anchor, the device clock's origin.
-pub(super) fn first(stream: &Stream) -> Result<(Anchor, TraceRecord)> {
-    let Some((event, host_ns, error_ns)) = best(stream, FIRST_PATIENCE)? else {
-        return Err(Error::ClockSilent { device: stream.device().ordinal(), waited: FIRST_PATIENCE });
-    };
-    let anchor = Anchor { event, device_ns: 0, made: Moment::now() };
-    Ok((anchor, TraceRecord::Clocks { device_ns: 0, host_ns, error_ns }))
-}
-
-impl Trace {
-    /// What events that are recorded from now on count from.
-    pub(super) fn anchor(&self) -> Arc<Anchor> {
-        let anchor = Arc::clone(&lock(&self.anchor));
-        if anchor.made.elapsed() < INTERVAL {
-            return anchor;
-        }
-        self.look_at_clocks();
-        Arc::clone(&lock(&self.anchor))
-    }
-
-    /// Records a moment by both clocks, and counts from it. Where the device does not answer in time, the earlier one serves on.
-    pub(super) fn look_at_clocks(&self) {
-        let Ok(Some((event, host_ns, error_ns))) = best(&self.stream, PATIENCE) else { return };
-        let mut anchor = lock(&self.anchor);
-        let Ok(device_ns) = anchor.time_of(&event) else { return };
-        *anchor = Arc::new(Anchor { event, device_ns, made: Moment::now() });
-        drop(anchor);
-        self.push(TraceRecord::Clocks { device_ns, host_ns, error_ns });
-    }
 }
