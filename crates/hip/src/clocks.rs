@@ -19,12 +19,12 @@ pub(crate) struct Anchor {
     made: Moment,
 }
 
-/// One moment by both clocks, and by how much the host's may be wrong.
+/// One moment by both clocks, and by how much the host's may be wrong, in ns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
-    pub(crate) device_ns: i64,
-    pub(crate) host_ns: u64,
-    pub(crate) error_ns: u64,
+    pub(crate) device: i64,
+    pub(crate) host: u64,
+    pub(crate) error: u64,
 }
 
 const TRIES: u32 = 8;
@@ -39,19 +39,19 @@ impl Anchor {
     /// # Errors
     /// [`Error::ClockSilent`]; the codes of events.
     pub(crate) fn first(stream: &Stream) -> Result<(Self, Look)> {
-        let Some((event, host_ns, error_ns)) = best(stream, FIRST_PATIENCE)? else {
+        let Some((event, host, error)) = best(stream, FIRST_PATIENCE)? else {
             return Err(Error::ClockSilent { device: stream.device().ordinal(), waited: FIRST_PATIENCE });
         };
         let anchor = Self { event, device_ns: 0, made: Moment::now() };
-        Ok((anchor, Look { device_ns: 0, host_ns, error_ns }))
+        Ok((anchor, Look { device: 0, host, error }))
     }
 
     /// A new one; `None` where the device does not answer in time.
     pub(crate) fn next(&self, stream: &Stream) -> Result<Option<(Self, Look)>> {
-        let Some((event, host_ns, error_ns)) = best(stream, PATIENCE)? else { return Ok(None) };
+        let Some((event, host, error)) = best(stream, PATIENCE)? else { return Ok(None) };
         let device_ns = self.time_of(&event)?;
         let anchor = Self { event, device_ns, made: Moment::now() };
-        Ok(Some((anchor, Look { device_ns, host_ns, error_ns })))
+        Ok(Some((anchor, Look { device: device_ns, host, error })))
     }
 
     /// Whether events of now are better counted from a new one.

@@ -402,8 +402,8 @@ impl Trace {
 }
 
 impl From<Look> for TraceRecord {
-    fn from(Look { device_ns, host_ns, error_ns }: Look) -> Self {
-        Self::Clocks { device_ns, host_ns, error_ns }
+    fn from(look: Look) -> Self {
+        Self::Clocks { device_ns: look.device, host_ns: look.host, error_ns: look.error }
     }
 }
 
