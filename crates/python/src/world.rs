@@ -197,8 +197,8 @@ impl World {
     /// Traces this rank until the end of the block; all ranks do, and rank 0 then writes a picture of all to `path`. Leaving the block waits
     /// for the other ranks. After an exception in the block there is no file.
     #[pyo3(signature = (path))]
-    fn profile(&self, path: PathBuf) -> PyResult<Profile> {
-        Ok(Profile::new(Arc::clone(&self.state), path))
+    fn profile(&self, path: PathBuf) -> Profile {
+        Profile::new(Arc::clone(&self.state), path)
     }
 
     /// Raises what made the world fail, if it did. Does not wait.
