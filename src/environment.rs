@@ -103,7 +103,7 @@ impl Environment {
         distinct(sites).into_iter().filter(|site| site.is_dir()).collect()
     }
 
-    /// Where kernels are compiled when the cache cannot be written: `$TMPDIR`, `/tmp`.
+    /// Where kernels are compiled when the cache cannot be written, and where the parts of a trace are: `$TMPDIR`, `/tmp`.
     pub fn scratch_folder(&self) -> PathBuf {
         self.get("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from)
     }

@@ -1,6 +1,7 @@
 //! One error for programs that use the facade, and what kind of trouble each is.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use anabranch_bootstrap::Error as Bootstrap;
 use anabranch_ccl::Error as Ccl;
@@ -93,6 +94,15 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// A file of a trace.
+    #[error("trace: {} cannot be read or written", path.display())]
+    Trace {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
     /// The HIP layer.
     #[error(transparent)]
     Hip(#[from] anabranch_hip::Error),
@@ -141,7 +151,9 @@ impl Error {
             | Self::TooManyRanks { .. }
             | Self::SeededProcesses { .. }
             | Self::Differs { .. } => ErrorKind::Config,
-            Self::NoCacheDirectory | Self::Runtime { .. } | Self::Thread { .. } => ErrorKind::Environment,
+            Self::NoCacheDirectory | Self::Runtime { .. } | Self::Thread { .. } | Self::Trace { .. } => {
+                ErrorKind::Environment
+            }
             Self::NoSuchLocalRank { .. } => ErrorKind::Usage,
             Self::Hip(error) => error.kind(),
             Self::Jit(error) => error.kind(),

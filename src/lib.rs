@@ -36,7 +36,9 @@ mod features;
 #[cfg(feature = "rdma")]
 mod nics;
 mod platform;
+mod profile;
 mod runtime;
+pub mod trace;
 mod world;
 
 pub use anabranch_bootstrap as bootstrap;
@@ -61,6 +63,7 @@ pub use config::{Config, ccl_config};
 pub use environment::Environment;
 pub use error::{Error, Result};
 pub use platform::{Platform, ProcessLayout, compile_jobs, kernel_pipeline, machine_of, runtime_config};
+pub use profile::Profile;
 pub use runtime::{RuntimeConfig, open_runtime};
 pub use world::{
     JoinedRank, World, join, rendezvous_from, rendezvous_from_launcher, spawn_threads, with_ep_settings,

@@ -1,6 +1,7 @@
 //! From a configuration to an open runtime, a kernel pipeline and a device for each rank.
 
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
@@ -16,6 +17,7 @@ use crate::config::{Config, KernelsConfig, Schedule};
 use crate::environment::Environment;
 use crate::error::{Error, Result};
 use crate::runtime::{RuntimeConfig, open_runtime};
+use crate::trace::TraceFile;
 
 /// How the ranks of this machine are spread over processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +65,8 @@ pub struct Platform {
     jit: Jit,
     ranks: u32,
     machines: Option<NonZeroU32>,
+    /// Where ranks write what they do.
+    trace: Option<PathBuf>,
 }
 
 impl Platform {
@@ -78,7 +82,8 @@ impl Platform {
     ///
     /// # Errors
     /// [`Error::TooManyRanks`] when there are fewer devices than ranks on this machine; the configuration's own
-    /// errors; [`Error::Jit`] when the runtime cannot be opened.
+    /// errors; [`Error::Jit`] when the runtime cannot be opened. With `ANABRANCH_TRACE` in the environment its ranks are traced
+    /// ([`crate::trace`]).
     pub fn open_with(
         config: &Config,
         layout: ProcessLayout,
@@ -90,7 +95,14 @@ impl Platform {
         config.check_compiler()?;
         let jit = kernel_pipeline(&config.kernels, environment, observer)?;
         let runtime = open_runtime(config.device.runtime, &runtime_config(config, layout, environment)?)?;
-        let platform = Self { config: config.clone(), runtime, jit, ranks: layout.ranks(), machines: None };
+        let platform = Self {
+            config: config.clone(),
+            runtime,
+            jit,
+            ranks: layout.ranks(),
+            machines: None,
+            trace: environment.get("ANABRANCH_TRACE").map(PathBuf::from),
+        };
         platform.check_devices()?;
         Ok(platform)
     }
@@ -108,6 +120,12 @@ impl Platform {
     pub(crate) fn host_identity(&self, rank: GlobalRank, ranks: u32) -> Option<HostIdentity> {
         let machines = self.machines?;
         Some(HostIdentity(format!("machine {} of {machines}", machine_of(rank, ranks, machines))))
+    }
+
+    /// Starts the trace of a rank, where the environment asks for one.
+    pub(crate) fn trace(&self, device: &Device, rank: GlobalRank) -> Result<Option<Arc<TraceFile>>> {
+        let start = |folder: &PathBuf| TraceFile::start(folder, device, rank).map(Arc::new);
+        self.trace.as_ref().map(start).transpose()
     }
 
     /// The configuration it was opened with.

@@ -14,14 +14,16 @@ use crate::config::{Config, ccl_config, link_settings};
 use crate::environment::Environment;
 use crate::error::Result;
 use crate::platform::{Platform, ProcessLayout};
+use crate::trace::TraceFile;
 
 /// One rank's side of a joined world, with the configuration that it was joined with: communicators and plans that it makes have the
 /// settings of the `[ccl]` and `[ep]` tables. It dereferences to [`anabranch_shmem::World`], which has the heap, the device, the teams and
 /// [`leave`](anabranch_shmem::World::leave).
 #[derive(Clone, Debug)]
 pub struct World {
-    world: anabranch_shmem::World,
+    inner: anabranch_shmem::World,
     config: Arc<Config>,
+    trace: Option<Arc<TraceFile>>,
 }
 
 impl World {
@@ -42,6 +44,18 @@ impl World {
         Ok(ExpertParallel::new(self, group, with_ep_settings(&self.config, plan)?)?)
     }
 
+    /// As [`anabranch_shmem::World::leave`]; ends the trace of this rank, if there is one.
+    ///
+    /// # Errors
+    /// As [`anabranch_shmem::World::leave`].
+    pub fn leave(&self) -> Result<(), anabranch_shmem::Error> {
+        let left = self.inner.leave();
+        if let Some(trace) = &self.trace {
+            trace.finish();
+        }
+        left
+    }
+
     /// The configuration that it was joined with.
     pub fn settings(&self) -> &Config {
         &self.config
@@ -52,7 +66,7 @@ impl Deref for World {
     type Target = anabranch_shmem::World;
 
     fn deref(&self) -> &Self::Target {
-        &self.world
+        &self.inner
     }
 }
 
@@ -154,12 +168,13 @@ impl Platform {
     pub fn join(&self, rank: &JoinedRank) -> Result<World> {
         let device = self.device(rank.local_rank)?;
         let rendezvous = Arc::clone(&rank.rendezvous);
+        let trace = self.trace(&device, rendezvous.rank())?;
         let host_identity = self.host_identity(rendezvous.rank(), rendezvous.size());
         let config = WorldConfig { host_identity, ..world_config(self.config()) };
         let world = anabranch_shmem::World::join(config, device, self.jit().clone(), rendezvous)?;
         // All shared settings: the world has compared only those that it uses.
         world.compare(world.group(), "compare configurations", self.config().fields())?;
-        Ok(World { world, config: Arc::new(self.config().clone()) })
+        Ok(World { inner: world, config: Arc::new(self.config().clone()), trace })
     }
 
     /// Runs `work` on every rank of a platform opened for threads; see [`spawn_threads`].
@@ -173,6 +188,8 @@ impl Platform {
         W: Fn(&World) -> Result<T, E> + Sync,
     {
         let devices = (0..self.ranks()).map(|rank| self.device(rank)).collect::<Result<Vec<_>>>()?;
+        let traces = (0..).zip(&devices).map(|(rank, device)| self.trace(device, GlobalRank::new(rank)));
+        let traces = traces.collect::<Result<Vec<_>>>()?;
         let config = WorldConfig {
             #[cfg(feature = "rdma")]
             nic: crate::nics::source_of_threads(self.config()),
@@ -185,7 +202,8 @@ impl Platform {
         };
         let config = Arc::new(self.config().clone());
         let work = |world: &anabranch_shmem::World| {
-            work(&World { world: world.clone(), config: Arc::clone(&config) })
+            let trace = traces[world.rank().index()].clone();
+            work(&World { inner: world.clone(), config: Arc::clone(&config), trace })
         };
         Ok(anabranch_shmem::spawn_threads(self.ranks(), setup, work))
     }

@@ -12,4 +12,5 @@ mod config;
 #[cfg(feature = "rdma")]
 mod connectx;
 mod expert_exchange;
+mod trace;
 mod world;

@@ -28,7 +28,7 @@ pub use table::{Setting, setting_named, settings_markdown};
 pub use units::{ByteSize, Period, UnitError};
 pub use value::{NicDriverName, Schedule, SettingKind};
 
-/// Variables that begin with our name and are no settings: what launchers give to ranks, and the log filter.
+/// Variables that begin with our name and are no settings: what launchers give to ranks, the log filter, and the folder of a trace.
 const OTHER_VARIABLES: &[&str] = &[
     "ANABRANCH_BOOTSTRAP",
     "ANABRANCH_SECRET",
@@ -42,6 +42,7 @@ const OTHER_VARIABLES: &[&str] = &[
     "ANABRANCH_RUN_ID",
     "ANABRANCH_RESTART_COUNT",
     "ANABRANCH_LOG",
+    "ANABRANCH_TRACE",
 ];
 
 fn is_other_variable(name: &str) -> bool {

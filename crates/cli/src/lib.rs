@@ -49,6 +49,8 @@ enum Command {
     /// One rank of `topo`; started by it.
     #[command(hide = true)]
     TopoRank(commands::topo::TopoArgs),
+    /// Start N ranks of a program as `run` does, and write what they did to a file for Perfetto.
+    Trace(commands::trace::TraceArgs),
     /// Measure the fastest algorithms of collectives, or with `ep` the fastest launches of dispatch and combine, and write the table from
     /// which the library chooses.
     Tune(anabranch_bench::TuneCommand),
@@ -86,6 +88,7 @@ pub fn run(program: Vec<OsString>, arguments: Vec<OsString>) -> u8 {
         Command::Sim(arguments) => commands::sim::run(&arguments),
         Command::Topo(arguments) => commands::topo::spawn(&arguments),
         Command::TopoRank(arguments) => commands::topo::run_rank(&arguments),
+        Command::Trace(arguments) => commands::trace::run(&arguments),
         Command::Tune(arguments) => commands::tune::spawn(&arguments),
         Command::TuneRank(arguments) => commands::tune::run_rank(&arguments),
     };

@@ -77,6 +77,7 @@ where
         ranks,
         program: program.clone(),
         arguments: before.iter().cloned().chain(own).collect(),
+        environment: Vec::new(),
         output: Output::RootOnly,
         grace: Duration::from_secs(5),
     };

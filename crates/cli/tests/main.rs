@@ -20,3 +20,4 @@ mod overlap;
 mod reports;
 mod run;
 mod sim;
+mod trace;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use anabranch_clock::Signal;
-use anabranch_hip::{Device, DeviceOrdinal, Stream};
+use anabranch_hip::{Device, DeviceOrdinal, HostCall, Stream};
 
 use crate::config::CodeObject;
 use crate::error::{Error, Result};
@@ -105,6 +105,7 @@ impl Jit {
     /// The errors of [`Jit::compile`]; [`Error::TargetMismatch`] and [`Error::WaveSize`] for a device that is not what is
     /// configured or contradicts itself; [`Error::Load`]; [`Error::Symbol`].
     pub fn load(&self, device: &Device, spec: &KernelSpec) -> Result<Arc<LoadedUnit>> {
+        let _call = device.record_call(|| HostCall::on("load kernels", spec.unit().name, None));
         let target = self.device_target(device)?;
         let object = self.compile(spec, &target)?;
         let key = (device.runtime().instance(), device.ordinal(), object.key);

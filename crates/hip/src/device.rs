@@ -6,16 +6,23 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result, c_ordinal};
 use crate::runtime::{DeviceOrdinal, Runtime};
+use crate::trace::TraceSlot;
 use crate::transfer::Transfers;
 use crate::types::{HipDeviceProperties, HipError, device_attribute};
 
-/// An open device. Clones share its properties, and a stream for copies and fills.
+/// An open device. Clones share its properties, a stream for copies and fills, and a trace.
 #[derive(Clone, Debug)]
 pub struct Device {
     runtime: Runtime,
     ordinal: DeviceOrdinal,
-    properties: Arc<HipDeviceProperties>,
-    transfers: Arc<Transfers>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    properties: Box<HipDeviceProperties>,
+    transfers: Transfers,
+    trace: TraceSlot,
 }
 
 impl Device {
@@ -24,12 +31,17 @@ impl Device {
         // SAFETY: the call fills hipDeviceProp_tR0600; the buffer is larger than any known version of it.
         let code =
             unsafe { (runtime.api().hipGetDevicePropertiesR0600)(&raw mut *properties, c_ordinal(ordinal)) };
-        let transfers = Arc::new(Transfers::new(runtime.clone(), ordinal));
-        let device = Self { runtime, ordinal, properties: Arc::from(properties), transfers };
+        let transfers = Transfers::new(runtime.clone(), ordinal);
+        let shared = Arc::new(Shared { properties, transfers, trace: TraceSlot::default() });
+        let device = Self { runtime, ordinal, shared };
         device.check("hipGetDevicePropertiesR0600", code)?;
         let arch = device.arch();
         let plausible = ["gfx", "sm_", "host:"].iter().any(|prefix| arch.starts_with(prefix));
         if plausible { Ok(device) } else { Err(Error::Properties { device: ordinal, arch }) }
+    }
+
+    pub(crate) fn trace_slot(&self) -> &TraceSlot {
+        &self.shared.trace
     }
 
     /// The runtime that shows this device.
@@ -44,28 +56,28 @@ impl Device {
 
     /// All properties read.
     pub fn properties(&self) -> &HipDeviceProperties {
-        &self.properties
+        &self.shared.properties
     }
 
     /// What it is called in tables and reports: its name, or the architecture where the runtime gives no name.
     pub fn name(&self) -> String {
-        let name = self.properties.name();
+        let name = self.properties().name();
         if name.trim().is_empty() { self.arch() } else { name }
     }
 
     /// The architecture with its features: `gfx942:sramecc+:xnack-`, `sm_90`, `host:wave4`.
     pub fn arch(&self) -> String {
-        self.properties.arch()
+        self.properties().arch()
     }
 
     /// Lanes of a wave.
     pub fn wave_size(&self) -> u32 {
-        self.properties.warp_size().max(1) as u32
+        self.properties().warp_size().max(1) as u32
     }
 
     /// Compute units or multiprocessors.
     pub fn multiprocessors(&self) -> u32 {
-        self.properties.multiprocessor_count().max(1) as u32
+        self.properties().multiprocessor_count().max(1) as u32
     }
 
     /// PCI address, as `0000:c1:00.0`.
@@ -167,7 +179,7 @@ impl Device {
 
     /// What copies and fills go by.
     pub(crate) fn transfers(&self) -> &Transfers {
-        &self.transfers
+        &self.shared.transfers
     }
 
     /// Turns a code into a result that names this device.

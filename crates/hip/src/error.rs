@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_uint};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anabranch_ranks::ErrorKind;
 
@@ -117,6 +118,22 @@ pub enum Error {
         /// What was read at the architecture's place.
         arch: String,
     },
+    /// A device has one trace at a time.
+    #[error("{device} is already traced; end that trace first")]
+    Traced {
+        /// The device.
+        device: DeviceOrdinal,
+    },
+    /// A trace cannot relate the device's clock to the host's.
+    #[error(
+        "{device} did not pass an event on an idle stream within {waited:?}, so its clock cannot be compared with the host's"
+    )]
+    ClockSilent {
+        /// The device.
+        device: DeviceOrdinal,
+        /// How long the host waited.
+        waited: Duration,
+    },
 }
 
 /// A runtime's library could not be opened.
@@ -171,7 +188,8 @@ impl Error {
             Self::OutOfRange { .. }
             | Self::DeviceMismatch { .. }
             | Self::RuntimeMismatch { .. }
-            | Self::KernelName { .. } => ErrorKind::Usage,
+            | Self::KernelName { .. }
+            | Self::Traced { .. } => ErrorKind::Usage,
             _ => ErrorKind::Device,
         }
     }

@@ -3,6 +3,7 @@
 use crate::device::Device;
 use crate::error::Result;
 use crate::stream::Stream;
+use crate::trace::StreamWork;
 use crate::types::{HipError, HipGraph, HipGraphExec, flags};
 
 /// Captured work.
@@ -87,10 +88,13 @@ impl GraphExec {
     /// # Safety
     /// Every address that the captured work uses must still be valid, and stay so until the run is done.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
-        let _guard = self.device.guard()?;
-        // SAFETY: both handles are live; the caller vouches for the captured addresses.
-        let code = unsafe { (self.device.runtime().api().hipGraphLaunch)(self.raw, stream.raw()) };
-        self.device.check("hipGraphLaunch", code)
+        let work = || StreamWork { name: "graph".into(), grid: None, bytes: None };
+        stream.device().timed(stream, work, || {
+            let _guard = self.device.guard()?;
+            // SAFETY: both handles are live; the caller vouches for the captured addresses.
+            let code = unsafe { (self.device.runtime().api().hipGraphLaunch)(self.raw, stream.raw()) };
+            self.device.check("hipGraphLaunch", code)
+        })
     }
 }
 

@@ -13,6 +13,7 @@ pub mod types;
 
 mod actor;
 mod causes;
+mod clocks;
 mod device;
 mod error;
 mod graph;
@@ -22,6 +23,7 @@ mod memory;
 mod module;
 mod runtime;
 mod stream;
+mod trace;
 mod transfer;
 mod virtual_memory;
 
@@ -39,5 +41,6 @@ pub use runtime::{
 };
 pub use stream::{Event, Stream};
 pub use table::HipApi;
+pub use trace::{CallSpan, HostCall, StreamWork, Trace, TraceRecord, Untraced};
 pub use types::HipError;
 pub use virtual_memory::{PhysicalHandle, PhysicalMemory, ReservedRange, VirtualMapping};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
+use crate::trace::StreamWork;
 use crate::types::{HipError, HipFunction, HipModule, function_attribute};
 
 /// A loaded code object; unloaded when it and all its kernels are dropped. The owner makes sure that none of
@@ -136,6 +137,22 @@ impl Kernel {
                 right: stream.device().ordinal(),
             });
         }
+        let work = || StreamWork {
+            name: Arc::clone(&self.name),
+            grid: Some((shape.grid_blocks, shape.block_threads)),
+            bytes: None,
+        };
+        // The stream's, and not the module's, which ranks that are threads may share.
+        stream.device().timed(stream, work, || {
+            // SAFETY: the caller's promise.
+            unsafe { self.put(shape, stream, argument) }
+        })
+    }
+
+    /// # Safety
+    /// As [`Self::launch`].
+    unsafe fn put(&self, shape: LaunchShape, stream: &Stream, argument: &[u8]) -> Result<()> {
+        let device = self.device();
         let _guard = device.guard()?;
         let mut parameters: [*mut c_void; 1] = [argument.as_ptr().cast_mut().cast()];
         // SAFETY: one parameter pointer, to the struct that the caller vouches for; the runtime copies it before

@@ -5,6 +5,7 @@ use core::ffi::c_void;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::memory::DeviceAddress;
+use crate::trace::StreamWork;
 use crate::types::{HipError, HipEvent, HipStream, flags, memcpy_kind};
 
 /// An in-order queue of work on one device. It does not synchronise with the null stream.
@@ -176,18 +177,21 @@ impl Stream {
         if bytes == 0 {
             return Ok(());
         }
-        let _guard = self.device.guard()?;
-        // SAFETY: the caller's promise.
-        let code = unsafe {
-            (self.device.runtime().api().hipMemcpyAsync)(
-                target.as_ptr(),
-                source.as_ptr(),
-                bytes,
-                memcpy_kind::DEFAULT,
-                self.raw,
-            )
-        };
-        self.device.check("hipMemcpyAsync", code)
+        let work = || StreamWork { name: "copy".into(), grid: None, bytes: Some(bytes as u64) };
+        self.device.timed(self, work, || {
+            let _guard = self.device.guard()?;
+            // SAFETY: the caller's promise.
+            let code = unsafe {
+                (self.device.runtime().api().hipMemcpyAsync)(
+                    target.as_ptr(),
+                    source.as_ptr(),
+                    bytes,
+                    memcpy_kind::DEFAULT,
+                    self.raw,
+                )
+            };
+            self.device.check("hipMemcpyAsync", code)
+        })
     }
 
     /// Sets bytes of device memory.

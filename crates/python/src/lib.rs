@@ -36,7 +36,7 @@ mod _native {
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]
-    use super::world::World;
+    use super::world::{Profile, World, profile};
     #[pymodule_export]
     use super::xla::{xla_collective_handler, xla_operator, xla_register, xla_unregister};
 

@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ use crate::errors::{expired, raise, usage};
 
 /// How long the host waits between looks at Python's signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
+
+/// The worlds of this process, for calls that name none.
+static WORLDS: Mutex<Vec<Weak<State>>> = Mutex::new(Vec::new());
 
 /// A joined world, with what its objects in Python need.
 #[derive(Debug)]
@@ -44,7 +47,7 @@ impl State {
         let device = world.device();
         let home = Home { runtime: device.runtime().kind(), ordinal: device.ordinal().0 };
         let stream = Arc::new(device.create_stream()?);
-        Ok(Arc::new(Self {
+        let state = Arc::new(Self {
             world,
             home,
             local_rank,
@@ -52,7 +55,31 @@ impl State {
             process: std::process::id(),
             left: AtomicBool::new(false),
             inflight: Mutex::default(),
-        }))
+        });
+        let mut worlds = WORLDS.lock().unwrap_or_else(PoisonError::into_inner);
+        worlds.retain(|world| world.strong_count() > 0);
+        worlds.push(Arc::downgrade(&state));
+        Ok(state)
+    }
+
+    /// The only world that this process is in.
+    ///
+    /// # Errors
+    /// `UsageError` where it is in none, or in several, as ranks that are threads are.
+    pub(crate) fn only() -> PyResult<Arc<Self>> {
+        let worlds: Vec<_> = {
+            let all = WORLDS.lock().unwrap_or_else(PoisonError::into_inner);
+            all.iter().filter_map(Weak::upgrade).filter(|world| world.live().is_ok()).collect()
+        };
+        match <[Arc<Self>; 1]>::try_from(worlds) {
+            Ok([world]) => Ok(world),
+            Err(worlds) => {
+                let number = worlds.len();
+                Err(usage(format!(
+                    "this process is in {number} worlds; give `world`, unless there is exactly one"
+                )))
+            }
+        }
     }
 
     /// The world, for a call.

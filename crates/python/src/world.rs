@@ -1,6 +1,7 @@
 //! Joining a world, and what a world has.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch::ccl::DataType;
@@ -193,6 +194,13 @@ impl World {
         result
     }
 
+    /// Traces this rank until the end of the block; all ranks do, and rank 0 then writes a picture of all to `path`. Leaving the block waits
+    /// for the other ranks. After an exception in the block there is no file.
+    #[pyo3(signature = (path))]
+    fn profile(&self, path: PathBuf) -> Profile {
+        Profile::new(Arc::clone(&self.state), path)
+    }
+
     /// Raises what made the world fail, if it did. Does not wait.
     fn check(&self) -> PyResult<()> {
         self.state.live()?.check().map_err(raise)
@@ -239,6 +247,65 @@ impl World {
 
     fn __repr__(&self) -> String {
         format!("anabranch.World(rank={}, size={}, runtime={:?})", self.rank(), self.size(), self.runtime())
+    }
+}
+
+/// A context manager: what all ranks do in its block becomes a picture.
+#[pyclass(frozen, module = "anabranch", name = "Profile")]
+#[derive(Debug)]
+pub(crate) struct Profile {
+    state: Unlocked<Arc<State>>,
+    path: PathBuf,
+    running: Unlocked<Mutex<Option<anabranch::Profile>>>,
+}
+
+impl Profile {
+    fn new(state: Arc<State>, path: PathBuf) -> Self {
+        Self { state: Unlocked::new(state), path, running: Unlocked::new(Mutex::new(None)) }
+    }
+
+    fn take(&self) -> Option<anabranch::Profile> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// `world.profile(path)`; without `world`, of the only world that this process is in.
+#[pyfunction]
+#[pyo3(signature = (path, world = None))]
+pub(crate) fn profile(path: PathBuf, world: Option<&Bound<'_, World>>) -> PyResult<Profile> {
+    let state = world.map_or_else(State::only, |world| Ok(Arc::clone(&world.get().state)))?;
+    Ok(Profile::new(state, path))
+}
+
+#[pymethods]
+impl Profile {
+    fn __enter__(slf: Py<Self>, py: Python<'_>) -> PyResult<Py<Self>> {
+        let profile = slf.get();
+        let world = profile.state.live()?;
+        let started = py.detach(|| world.profile()).map_err(raise)?;
+        *profile.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (kind, error, trace))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        error: &Bound<'_, PyAny>,
+        trace: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let _ = (error, trace);
+        let Some(running) = self.take() else { return Ok(false) };
+        if !kind.is_none() {
+            py.detach(|| drop(running));
+            return Ok(false);
+        }
+        let (poisoned, path) = (self.state.live()?.clone(), self.path.clone());
+        let finished =
+            interruptible(py, false, move || interrupted(&poisoned), move || running.finish(&path));
+        logs::flush(py);
+        finished.map(|()| false)
     }
 }
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Statics of the libraries that can change: file, name, and why it may be one.
-const KNOWN: [(&str, &str, &str); 17] = [
+const KNOWN: [(&str, &str, &str); 18] = [
     ("crates/ccl/src/run/communicator.rs", "WARNED", "a log line is said once in a process"),
     (
         "crates/ccl/src/planner/tuning.rs",
@@ -26,6 +26,7 @@ const KNOWN: [(&str, &str, &str); 17] = [
     ),
     ("crates/ep/src/plan/launch/choice.rs", "LOGGED", "a line is logged once in a process"),
     ("crates/python/src/joining.rs", "JOINED", "worlds of one store meet at different keys"),
+    ("crates/python/src/state.rs", "WORLDS", "a call that names no world takes the only one of the process"),
     ("crates/python/src/xla.rs", "GROUPS", "a program of XLA names a group by a number alone"),
     ("crates/python/src/errors.rs", "MAKE", "the function of Python that makes exceptions, looked up once"),
     ("crates/python/src/logs.rs", "RING", "the log is one per process; records wait there for Python"),

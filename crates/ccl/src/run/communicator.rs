@@ -5,7 +5,7 @@ mod prepare;
 use std::collections::HashMap;
 use std::sync::{Arc, Once};
 
-use anabranch_hip::{RuntimeKind, Stream};
+use anabranch_hip::{HostCall, RuntimeKind, Stream};
 use anabranch_hip_jit::{KernelUnit, LOCAL_RESERVED_BYTES, LoadedUnit};
 use anabranch_ranks::{Group, GroupRank, LinkSettings, Nodes};
 use anabranch_shmem::{
@@ -344,6 +344,14 @@ impl Communicator {
         if prepared.comm != self.comm.channels {
             return Err(Error::Foreign { what: "a prepared call" });
         }
+        // Only collectives have the same number on all members.
+        let is_message = prepared.shape.collective == Collective::SendReceive;
+        let sequence = 1 + if is_message { self.message_launches } else { self.launches };
+        let (name, bytes) = (prepared.shape.collective.name(), prepared.shape.bytes() as usize);
+        let _call = self.world.device().record_call(|| HostCall {
+            sequence: Some(sequence),
+            ..HostCall::on(name, Arc::clone(&self.name), Some(bytes))
+        });
         let event = self.events.take(self.world.device())?;
         if let Some(table) = &prepared.table
             && stream.is_capturing()?
@@ -375,11 +383,7 @@ impl Communicator {
             None => error.into(),
         })?;
         Work::record(&event, stream)?;
-        // Only collectives have the same number on all members.
-        let is_message = prepared.shape.collective == Collective::SendReceive;
-        let launches = if is_message { &mut self.message_launches } else { &mut self.launches };
-        *launches += 1;
-        let sequence = *launches;
+        *(if is_message { &mut self.message_launches } else { &mut self.launches }) = sequence;
         tracing::trace!(sequence, description = %prepared.description, "launched");
         let (kind, operations): (_, &[OperationCode]) =
             if is_message { ("message", &MESSAGES) } else { ("call", &COLLECTIVES) };

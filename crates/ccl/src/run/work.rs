@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anabranch_hip::{Device, Event, Stream};
+use anabranch_hip::{Device, Event, HostCall, Stream};
 use anabranch_shmem::World;
 
 use crate::run::checker::Checker;
@@ -88,6 +88,10 @@ impl Work {
     /// The failure of the world, with the missing peer; [`Error::Mismatch`] if calls are compared and differ;
     /// [`anabranch_shmem::Error::StreamBusy`] after `timeout`, after which the work continues and can be joined again.
     pub fn join(&self, timeout: Duration) -> Result<()> {
+        let _call = self.world.device().record_call(|| HostCall {
+            sequence: Some(self.sequence),
+            ..HostCall::on("join", Arc::clone(&self.description), None)
+        });
         match &self.event.event {
             Some(event) => self.world.wait_within(event, timeout),
             None => self.world.check(),

@@ -7,4 +7,5 @@ pub(crate) mod jit;
 pub(crate) mod run;
 pub(crate) mod sim;
 pub(crate) mod topo;
+pub(crate) mod trace;
 pub(crate) mod tune;

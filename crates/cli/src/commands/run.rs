@@ -39,6 +39,17 @@ enum Prefix {
 /// # Errors
 /// The error `Reported` with the failing rank's exit code; a program that cannot be started.
 pub(crate) fn run(arguments: &RunArgs) -> anyhow::Result<()> {
+    run_with(arguments, Vec::new())
+}
+
+/// [`run`] with more variables in the environment of the ranks.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_with(
+    arguments: &RunArgs,
+    environment: Vec<(&'static str, OsString)>,
+) -> anyhow::Result<()> {
     let prefix = match arguments.prefix {
         Prefix::Auto => launch::is_terminal(),
         Prefix::Always => true,
@@ -49,6 +60,7 @@ pub(crate) fn run(arguments: &RunArgs) -> anyhow::Result<()> {
         ranks: arguments.ranks,
         program: program.clone(),
         arguments: rest.to_vec(),
+        environment,
         output: Output::Forward { prefix },
         grace: arguments.grace.duration(),
     };

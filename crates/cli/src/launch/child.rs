@@ -66,6 +66,7 @@ impl RankProcess {
         ] {
             command.env(name, value.to_string());
         }
+        command.envs(launch.environment.iter().map(|(name, value)| (name, value)));
         command.env("MASTER_ADDR", "127.0.0.1").env("ANABRANCH_SECRET", &meeting.secret);
         // A rank in another process group that read the terminal would be stopped by it.
         command.stdin(Stdio::null()).process_group(0);

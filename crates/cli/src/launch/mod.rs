@@ -30,6 +30,8 @@ pub(crate) struct Launch {
     pub(crate) program: OsString,
     /// Its arguments.
     pub(crate) arguments: Vec<OsString>,
+    /// Variables that the ranks get beside the launcher's.
+    pub(crate) environment: Vec<(&'static str, OsString)>,
     /// What becomes of the ranks' output.
     pub(crate) output: Output,
     /// Time between `SIGTERM` and `SIGKILL`.

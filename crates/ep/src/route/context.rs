@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anabranch_hip::{DeviceAddress, Stream};
+use anabranch_hip::{CallSpan, DeviceAddress, HostCall, Stream};
 use anabranch_hip_jit::{DeviceStruct, KernelSpec, LoadedKernel, LoadedUnit};
 use anabranch_shmem::{LaunchNote, NoteText, OperationCode, OperationName, Team, World};
 
@@ -132,6 +132,14 @@ impl Launcher<'_> {
 }
 
 impl Context {
+    /// Records a call on this many tokens of `bytes` bytes in a trace of the device, by the number of its first launch.
+    pub(crate) fn record(&self, name: &'static str, bytes: u32, tokens: usize) -> CallSpan {
+        self.world.device().record_call(|| HostCall {
+            sequence: Some(self.launches.load(Ordering::Relaxed) + 1),
+            ..HostCall::on(name, Arc::clone(&self.name), Some(bytes as usize * tokens))
+        })
+    }
+
     /// Where a step of the plan launches.
     pub(crate) fn on<'a>(&'a self, stream: &'a Stream, slot: &'a mut SlotTicket) -> Launcher<'a> {
         Launcher { context: self, stream, slot }

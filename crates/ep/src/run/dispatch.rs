@@ -28,6 +28,7 @@ impl ExpertParallel {
     /// Before anything is launched: [`Error::Argument`], [`Error::Shape`], [`Error::Address`], [`Error::SlotsBusy`], or an earlier fault of
     /// the world.
     pub fn dispatch(&self, stream: &Stream, tokens: &Tokens) -> Result<Dispatched> {
+        let _call = self.context.record("dispatch", self.context.plan.token_bytes(), tokens.count);
         let (mut slot, received) = self.send(stream, tokens, true)?;
         let tokens = tokens.count as u32;
         if !received {

@@ -47,6 +47,8 @@ impl ExpertParallel {
             Error::CallOrder { call: "dispatch_with", problem }
         })?;
         let (saved, top_k) = (routing.view(), self.context.plan.config().top_k as usize);
+        let bytes = self.context.plan.token_bytes();
+        let _call = self.context.record("dispatch_with", bytes, count as usize);
         // SAFETY: the kernel reads the ids in the routing's own memory, which has the ids of every token.
         let ids = unsafe { DeviceSlice::from_raw(saved.ids.address(), count as usize * top_k * 4) };
         let tokens = Tokens {

@@ -84,6 +84,7 @@ impl ExpertParallel {
     /// # Errors
     /// As [`Self::dispatch`].
     pub fn dispatch_send(&self, stream: &Stream, tokens: &Tokens) -> Result<DispatchSent> {
+        let _call = self.context.record("dispatch_send", self.context.plan.token_bytes(), tokens.count);
         let (slot, _) = self.send(stream, tokens, false)?;
         Ok(DispatchSent { slot, tokens: tokens.count as u32 })
     }
@@ -95,6 +96,7 @@ impl ExpertParallel {
     /// [`Error::ForeignHandle`](crate::Error::ForeignHandle), or an earlier fault of the world; the slot is then lost.
     pub fn dispatch_recv(&self, stream: &Stream, sent: DispatchSent) -> Result<Dispatched> {
         let DispatchSent { mut slot, tokens } = sent;
+        let _call = self.context.record("dispatch_recv", self.context.plan.token_bytes(), tokens as usize);
         self.context.check_slot(&slot)?;
         self.route.recv(&mut self.context.on(stream, &mut slot), tokens)?;
         Ok(Dispatched { slot, tokens })
@@ -114,6 +116,8 @@ impl ExpertParallel {
         dispatched: Dispatched,
     ) -> Result<CombineSent> {
         let Dispatched { mut slot, tokens } = dispatched;
+        let _call =
+            self.context.record("combine_send", self.context.plan.combine_row_bytes(), tokens as usize);
         self.context.check_slot(&slot)?;
         let rows = self.context.expert_rows(experts, slot.get())?;
         let rest = self.route.offer(&mut self.context.on(stream, &mut slot), rows, tokens, None)?;
@@ -134,6 +138,8 @@ impl ExpertParallel {
         output: impl Into<CombineOutput>,
     ) -> Result<()> {
         let (output, CombineSent { mut slot, tokens, rest }) = (output.into(), sent);
+        let _call =
+            self.context.record("combine_recv", self.context.plan.combine_row_bytes(), tokens as usize);
         self.check_output(tokens, &output)?;
         self.context.check_slot(&slot)?;
         self.route.sum(&mut self.context.on(stream, &mut slot), tokens, &output, rest)?;

@@ -32,11 +32,13 @@ from ._native import (
     EpConfig,
     ExpertParallel,
     Memory,
+    Profile,
     Routing,
     Work,
     World,
     flush_logs,
     init,
+    profile,
     spawn_threads,
 )
 
@@ -55,6 +57,7 @@ __all__ = [
     "Memory",
     "PeerError",
     "PeerTimeout",
+    "Profile",
     "Routing",
     "SetupError",
     "UsageError",
@@ -63,5 +66,6 @@ __all__ = [
     "World",
     "flush_logs",
     "init",
+    "profile",
     "spawn_threads",
 ]

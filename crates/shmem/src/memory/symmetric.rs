@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use anabranch_hip::DeviceAddress;
+use anabranch_hip::{DeviceAddress, HostCall};
 use anabranch_ranks::{Group, GroupRank};
 use serde::{Deserialize, Serialize};
 
@@ -85,6 +85,7 @@ impl World {
         tag: &str,
         prepared: Result<()>,
     ) -> Result<SymmetricMemory> {
+        let _call = self.device().record_call(|| HostCall::on("allocate", tag, Some(bytes as usize)));
         self.check()?;
         let step = format!("allocate ({tag})");
         let turn = Turn::take(&self.inner.heap_busy);

@@ -77,6 +77,7 @@ impl Team {
         bytes: usize,
         peer: GroupRank,
     ) -> Result<()> {
+        let _call = self.record("put", Some(bytes));
         let there = self.part("put", target, offset, bytes, peer)?;
         let copy = if matches!(there, Place::Mapped(_)) { ENGINE_COPY } else { NIC_COPY };
         self.work_on(stream, target, ("put", copy), || match there {
@@ -107,6 +108,7 @@ impl Team {
         bytes: usize,
         peer: GroupRank,
     ) -> Result<()> {
+        let _call = self.record("get", Some(bytes));
         let there = self.part("get", source, offset, bytes, peer)?;
         self.require(Operation::GetNbi, peer)?;
         let copy = if matches!(there, Place::Mapped(_)) { ENGINE_COPY } else { NIC_COPY };
@@ -160,6 +162,7 @@ impl Team {
         signal: Signal<'_>,
         peer: GroupRank,
     ) -> Result<()> {
+        let _call = self.record("put_signal", Some(bytes));
         self.word("put_signal", signal.memory, signal.offset, peer)?;
         if signal.op == SignalOp::Add {
             self.require(Operation::PutSignalNbi, peer)?;
@@ -175,6 +178,7 @@ impl Team {
     /// As [`Team::put`]; [`anabranch_transport::Error::Unsupported`] for one that adds at a peer whose NIC
     /// has no atomic operations.
     pub fn signal(&self, stream: &Stream, signal: Signal<'_>, peer: GroupRank) -> Result<()> {
+        let _call = self.record("signal", None);
         let word = self.word("signal", signal.memory, signal.offset, peer)?;
         if signal.op == SignalOp::Add {
             self.require(Operation::Signal, peer)?;
@@ -208,6 +212,7 @@ impl Team {
         value: u64,
         from: GroupRank,
     ) -> Result<()> {
+        let _call = self.record("signal_wait", None);
         if self.group().global(from).is_none() {
             return Err(Error::no_part("signal_wait", from));
         }

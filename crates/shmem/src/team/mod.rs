@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anabranch_hip::{DeviceAddress, LaunchShape, Stream};
+use anabranch_hip::{CallSpan, DeviceAddress, HostCall, LaunchShape, Stream};
 use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedKernel};
 use anabranch_ranks::{Group, GroupRank};
 use anabranch_transport::{Operation, Scope};
@@ -260,6 +260,7 @@ impl Team {
     /// What made the world fail, or the launch's error. That a member did not come shows at the next
     /// [`World::check`] or [`World::synchronize`].
     pub fn barrier(&self, stream: &Stream) -> Result<()> {
+        let _call = self.record("barrier", None);
         let _mapped = self.world.stay()?;
         let threads = barrier_threads(self.size(), self.world.device().wave_size());
         let arguments = TeamBarrierArgs {
@@ -295,6 +296,11 @@ impl Team {
         };
         self.note_launch(stream, note);
         Ok(())
+    }
+
+    /// Records a call of this team in a trace of the device.
+    pub(crate) fn record(&self, name: &'static str, bytes: Option<usize>) -> CallSpan {
+        self.world.device().record_call(|| HostCall::on(name, Arc::clone(&self.name), bytes))
     }
 
     /// Notes an operation of the host API that was put on the stream.

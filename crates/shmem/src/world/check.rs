@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anabranch_clock::Moment;
-use anabranch_hip::{Event, Stream};
+use anabranch_hip::{Event, HostCall, Stream};
 
 use super::World;
 use crate::error::{Error, Fault, Result};
@@ -59,6 +59,7 @@ impl World {
     /// What made the world fail; [`Error::StreamBusy`] when the stream is simply not done yet, which changes nothing; an
     /// error of the work itself.
     pub fn synchronize_within(&self, stream: &Stream, limit: Duration) -> Result<()> {
+        let _call = self.device().record_call(|| HostCall::new("synchronize"));
         let activity = self.inner.collectives.activity();
         let in_call = activity.call("a wait of the host for a stream");
         let newest = Cell::new(0);

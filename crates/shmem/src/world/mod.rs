@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use anabranch_bootstrap::{Deadline, LossObserver, Rendezvous};
-use anabranch_hip::{Device, DeviceAddress, Kernel, Stream};
+use anabranch_hip::{Device, DeviceAddress, HostCall, Kernel, Stream};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{DevicePointer, Jit};
 use anabranch_ranks::{GlobalRank, Group, Nodes};
@@ -366,6 +366,7 @@ impl World {
     /// # Errors
     /// [`Error::OutOfStep`] when members are in different calls; what made the world fail.
     pub fn exchange(&self, group: &Group, step: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let _call = self.device().record_call(|| HostCall::on("exchange", step, Some(bytes.len())));
         self.check()?;
         let agreed = self.inner.collectives.agree_bytes(group, step, Ok(bytes.to_vec()));
         Ok(self.survive(agreed)?.parts)

@@ -1,0 +1,50 @@
+//! `anabranch trace -n N [-o FILE] -- CMD`.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anabranch::Environment;
+use anyhow::{Context, bail};
+use clap::Args;
+
+use super::run::{RunArgs, run_with};
+
+/// `anabranch trace`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TraceArgs {
+    /// The file: trace events in JSON, which <https://ui.perfetto.dev> and chrome://tracing open.
+    #[arg(short, long, value_name = "FILE", default_value = "trace.json")]
+    output: PathBuf,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+/// Starts the ranks, and merges the parts that they and their child processes have written, however they ended.
+///
+/// # Errors
+/// As [`super::run::run`]; files that cannot be written; ranks of which none has joined a world.
+pub(crate) fn run(arguments: &TraceArgs) -> anyhow::Result<()> {
+    let scratch = Environment::of_process().scratch_folder();
+    let folder = std::path::absolute(scratch.join(format!("anabranch-trace-{}", std::process::id())))?;
+    fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let ended = run_with(&arguments.run, vec![("ANABRANCH_TRACE", folder.clone().into_os_string())]);
+    let merged = anabranch::trace::merge(&folder);
+    if let Err(error) = fs::remove_dir_all(&folder) {
+        tracing::warn!(folder = %folder.display(), %error, "the parts of the trace stay");
+    }
+    let shown = arguments.output.display();
+    match merged? {
+        Some(picture) => {
+            fs::write(&arguments.output, picture).with_context(|| format!("cannot write {shown}"))?;
+            // A closed standard error cannot be reported anywhere.
+            let _ = writeln!(
+                std::io::stderr(),
+                "anabranch: {shown} is written; open it at https://ui.perfetto.dev"
+            );
+            ended
+        }
+        None if ended.is_ok() => bail!("no rank has joined a world, so {shown} is not written"),
+        None => ended,
+    }
+}
