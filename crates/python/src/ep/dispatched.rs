@@ -27,6 +27,8 @@ pub(crate) struct Dispatched {
 pub(crate) struct Routing {
     pub(super) inner: Unlocked<Arc<Inner>>,
     pub(super) routing: Unlocked<ep::Routing>,
+    /// What keeps memory of the caller.
+    pub(super) memory: Vec<Py<PyAny>>,
 }
 
 impl Ends for ep::Routing {}
