@@ -70,7 +70,15 @@ impl Memory {
         home: Home,
         owner: Owner,
     ) -> Self {
-        Self { address, shape, strides, data_type, home, owner: Unlocked::new(owner), exports: Arc::default() }
+        Self {
+            address,
+            shape,
+            strides,
+            data_type,
+            home,
+            owner: Unlocked::new(owner),
+            exports: Arc::default(),
+        }
     }
 
     pub(crate) const fn address(&self) -> u64 {
