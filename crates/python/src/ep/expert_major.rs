@@ -9,7 +9,6 @@ use pyo3::prelude::*;
 
 use super::{Dispatched, ExpertParallel, Inner};
 use crate::array::Array;
-use crate::errors::raise;
 use crate::memory::{Memory, Owner};
 use crate::unlocked::Unlocked;
 
