@@ -79,7 +79,8 @@ class Plan:
     ) -> tuple[Any, torch.Tensor, int]:
         """Starts the dispatch of a forward pass: the operation, its saved routing (no elements unless ``save``), and its number."""
         number = next(self._dispatches)
-        sent = (x.contiguous(), ids.contiguous(), weights.contiguous(), None if scales is None else scales.contiguous())
+        # Before torch 2.10 tensors that require gradients are not shared.
+        sent = [None if tensor is None else tensor.detach().contiguous() for tensor in (x, ids, weights, scales)]
         operation = self._start((number, False), lambda: self.native.dispatch(*sent))
         routing = x.new_empty(self.native.routing_bytes if save else 0, dtype=torch.uint8)
         if save:
@@ -92,7 +93,7 @@ class Plan:
         if routing.numel() == 0:
             raise anabranch.UsageError("the routing of this dispatch was not saved (no gradients were enabled), and it was combined already")
         kept = self.native.routing_in(routing, len(x))
-        operation = self._start(key, lambda: self.native.dispatch_with(kept, x.to(self.dtype).contiguous(), weights))
+        operation = self._start(key, lambda: self.native.dispatch_with(kept, x.detach().to(self.dtype).contiguous(), weights))
         self._settle()
         return operation
 
@@ -106,7 +107,8 @@ class Plan:
         """The sums of each token's rows, and of its weights in the window."""
         out = torch.empty(tokens, self.hidden, dtype=self.dtype, device=device)
         out_weights = torch.empty(tokens, self.top_k, dtype=torch.float32, device=device)
-        self.native.combine(operation, None if y is None else y.to(self.dtype).contiguous(), out=out, out_weights=out_weights)
+        rows = None if y is None else y.detach().to(self.dtype).contiguous()
+        self.native.combine(operation, rows, out=out, out_weights=out_weights)
         self._settle()
         return out, out_weights
 
@@ -132,7 +134,7 @@ class Plan:
         """Sums the experts' output of each received row, for :meth:`combine`: in the window where the plan has one, else in a tensor."""
         if self._expanded is not operation:
             self.expand(operation)
-        y = y.to(self.dtype).contiguous()
+        y = y.detach().to(self.dtype).contiguous()
         sums = None if operation.combine_rows is not None else y.new_empty(self.rows, self.hidden)
         self.layout.contract(operation, y, out=sums)
         self._settle()
