@@ -230,7 +230,7 @@ impl ExpertParallel {
         self.own(&dispatched.inner, "dispatch")?;
         let stream = self.stream_or(py, stream, &dispatched.stream)?;
         let routing = self.launch_with(py, &stream, dispatched, Vec::new(), ep::ExpertParallel::routing)?;
-        Ok(Routing { inner: self.shared(), routing: Unlocked::new(routing), memory: Vec::new() })
+        Ok(Routing { inner: self.shared(), saved: Unlocked::new(routing), memory: Vec::new() })
     }
 
     /// Bytes of a saved routing.
@@ -272,7 +272,7 @@ impl ExpertParallel {
         let routing = routing.map_err(raise)?;
         Ok(Routing {
             inner: self.shared(),
-            routing: Unlocked::new(routing),
+            saved: Unlocked::new(routing),
             memory: memory.into_objects().collect(),
         })
     }
@@ -312,7 +312,7 @@ impl ExpertParallel {
                 scales: sent.scales.as_ref().map(|array| array.slice()),
             }
         };
-        let kept: &ep::Routing = &routing.routing;
+        let kept: &ep::Routing = &routing.saved;
         let mut objects = sent.into_objects();
         objects.extend(routing.memory.iter().map(|memory| memory.clone_ref(py)));
         let handle =
