@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Checks the torch package on the GPUs of this machine: prints `ok` or `failed` for each check, and exits with 1 if one failed.
 
-    python3 scripts/torch_gpu_check.py [--ranks N] [--only NAME ...] [--cpu]
+    python3 scripts/torch_gpu_check.py [--ranks N] [--one-gpu] [--only NAME ...] [--cpu]
 
-Each check runs in processes of its own, one for each GPU (`--ranks`: fewer; ranks that share a GPU are refused by the library, so with one GPU
-there is one rank). `--cpu` runs on the host runtime the checks that capture no graph.
+Each check runs in processes of its own, one for each GPU (`--ranks`: fewer). `--one-gpu` runs all ranks, 2 by default, on the first GPU, which
+they share in time. `--cpu` runs on the host runtime the checks that capture no graph.
 """
 
 import argparse
@@ -42,7 +42,7 @@ class Rank:
 
     def __init__(self, is_cpu: bool) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.device = torch.device("cpu") if is_cpu else torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        self.device = torch.device("cpu") if is_cpu else torch.device("cuda", torch.cuda.current_device())
 
     def values(self, rank: int, *shape: int, round: int = 0) -> torch.Tensor:
         """Small whole numbers, whose sums are exact."""
@@ -310,9 +310,9 @@ def graph_of_a_training_step_of_experts(of: Rank) -> None:
                 close(given, expected)
 
 
-def run_rank(name: str, is_cpu: bool) -> None:
+def run_rank(name: str, is_cpu: bool, is_one_gpu: bool) -> None:
     if not is_cpu:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(0 if is_one_gpu else int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("anabranch", timeout=timedelta(seconds=60))
     of = Rank(is_cpu)
     CHECKS[name](of)
@@ -321,7 +321,7 @@ def run_rank(name: str, is_cpu: bool) -> None:
     dist.destroy_process_group()
 
 
-def run_check(name: str, ranks: int, is_cpu: bool) -> list[tuple[int, str]]:
+def run_check(name: str, ranks: int, is_cpu: bool, is_one_gpu: bool) -> list[tuple[int, str]]:
     """Exit codes and outputs of the ranks."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -329,7 +329,10 @@ def run_check(name: str, ranks: int, is_cpu: bool) -> list[tuple[int, str]]:
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     if is_cpu:
         shared |= {"CUDA_VISIBLE_DEVICES": "", "ANABRANCH__DEVICE__RUNTIME": "host", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, os.path.abspath(__file__), "--rank-of", name, *(["--cpu"] if is_cpu else [])]
+    if is_one_gpu:
+        shared["ANABRANCH__DEVICE__DEVICES"] = str([0] * ranks)
+    flags = [*(["--cpu"] if is_cpu else []), *(["--one-gpu"] if is_one_gpu else [])]
+    command = [sys.executable, os.path.abspath(__file__), "--rank-of", name, *flags]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     processes = [
         subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, **pipes) for rank in range(ranks)
@@ -347,27 +350,28 @@ def run_check(name: str, ranks: int, is_cpu: bool) -> list[tuple[int, str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, help="ranks (default: the GPUs; on the CPU 2)")
+    parser.add_argument("--ranks", type=int, help="ranks (default: the GPUs; on one GPU and on the CPU 2)")
     parser.add_argument("--only", nargs="*", help="names of checks")
     parser.add_argument("--cpu", action="store_true", help="run on the host runtime")
+    parser.add_argument("--one-gpu", action="store_true", help="run all ranks on the first GPU")
     parser.add_argument("--rank-of", choices=CHECKS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank_of:
-        run_rank(arguments.rank_of, arguments.cpu)
+        run_rank(arguments.rank_of, arguments.cpu, arguments.one_gpu)
         return
     if not arguments.cpu and not torch.cuda.is_available():
         sys.exit("torch sees no GPU; --cpu runs the checks that need none")
     unknown = set(arguments.only or ()) - set(CHECKS)
     if unknown:
         sys.exit(f"no checks {sorted(unknown)}; there are {', '.join(CHECKS)}")
-    ranks = arguments.ranks or (2 if arguments.cpu else torch.cuda.device_count())
+    ranks = arguments.ranks or (2 if arguments.cpu or arguments.one_gpu else torch.cuda.device_count())
     print(f"torch {torch.__version__}, {ranks} ranks, {'host runtime' if arguments.cpu else torch.cuda.get_device_name()}", flush=True)
     failed = 0
     for name in arguments.only or CHECKS:
         if arguments.cpu and name in GRAPHS:
             continue
         start = time.monotonic()
-        results = run_check(name, ranks, arguments.cpu)
+        results = run_check(name, ranks, arguments.cpu, arguments.one_gpu)
         is_ok = all(code == 0 for code, _ in results)
         print(f"{'ok' if is_ok else 'failed':>6}  {name} ({time.monotonic() - start:.0f} s)", flush=True)
         if not is_ok:
