@@ -20,19 +20,16 @@ class MoE(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(0)
         initial = lambda *shape: torch.randn(*shape, generator=generator).to(device) / HIDDEN**0.5
-        self.ep, self.own = ep, torch.tensor(ep.experts_on(), device=device)
+        self.ep, own = ep, ep.experts_on()
         self.router = nn.Parameter(initial(EXPERTS, HIDDEN))
-        self.up = nn.Parameter(initial(EXPERTS, HIDDEN, HIDDEN)[self.own])
-        self.down = nn.Parameter(initial(EXPERTS, HIDDEN, HIDDEN)[self.own])
+        self.up = nn.Parameter(initial(EXPERTS, HIDDEN, HIDDEN)[own])
+        self.down = nn.Parameter(initial(EXPERTS, HIDDEN, HIDDEN)[own])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weights, ids = torch.topk(torch.softmax(x @ self.router.t(), -1), TOP_K)
-        received = self.ep.dispatch(x, ids, weights)
-        output = torch.zeros_like(received.rows)
-        for expert, up, down in zip(self.own, self.up, self.down):
-            weight = (received.weights * (received.ids == expert)).sum(1, keepdim=True)
-            output = output + weight * (torch.relu(received.rows @ up) @ down)
-        return self.ep.combine(output, received)
+        received = self.ep.dispatch_experts(x, ids, weights)  # rows: [experts of this rank, capacity, HIDDEN]
+        hidden = torch.relu(torch.bmm(received.rows, self.up))
+        return self.ep.combine_experts(torch.bmm(hidden, self.down), received)
 
 
 def main() -> None:
@@ -40,7 +37,7 @@ def main() -> None:
         device = "cpu" if world.runtime == "host" else f"cuda:{world.device}"
         share = TOKENS // world.size
         ep = ExpertParallel(
-            world, hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, max_tokens=share, dtype=torch.float32
+            world, hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, max_tokens=share, dtype=torch.float32, capacity=0
         )
         layer, comm = MoE(ep, device), world.communicator()
         optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)

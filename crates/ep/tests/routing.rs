@@ -368,6 +368,26 @@ fn graph_saves_the_routing_of_each_replay() {
     }
 }
 
+#[test]
+fn a_copy_of_a_routing_in_the_callers_memory_is_a_routing() {
+    let case = Case::new(3, 4);
+    on_case(&case, |rank| {
+        let Rank { ep, stream, world, .. } = rank;
+        let bytes = ep.plan().routing_bytes() as usize;
+        let (saved, mut copy) = (world.device().allocate(bytes)?, world.device().allocate(bytes)?);
+        let (mut memory, uploaded) = (vec![0; bytes], rank.upload(5));
+        // SAFETY: the memory outlives the work, and has a routing where `tokens` are given.
+        let at = |memory: &DeviceBuffer, tokens| unsafe { ep.routing_in(DeviceSlice::of(memory), tokens) };
+        let mut dispatched = ep.dispatch(stream, &uploaded.tokens(&case.config))?;
+        ep.save_routing(stream, &mut dispatched, &mut at(&saved, None)?)?;
+        rank.finish(dispatched, &uploaded)?;
+        world.synchronize(stream)?;
+        saved.copy_to_host(0, &mut memory)?;
+        copy.copy_from_host(0, &memory)?;
+        rank.replay(&at(&copy, Some(uploaded.count as u32))?, 5, 21)
+    });
+}
+
 /// A capture keeps nothing before it is replayed, and the host knows no better than the capture.
 #[test]
 fn a_routing_of_a_graph_that_has_not_run_is_a_fault() {

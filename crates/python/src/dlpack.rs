@@ -4,6 +4,7 @@
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use anabranch::ccl::DataType;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -255,18 +256,20 @@ struct Exported {
     shape: Vec<i64>,
     strides: Vec<i64>,
     _owner: Unlocked<Owner>,
+    _use: Arc<()>,
 }
 
-/// A capsule for `__dlpack__`. `owner` keeps the memory until the consumer lets go of the capsule.
+/// A capsule for `__dlpack__`. `owner` keeps the memory until the consumer lets go of the capsule, and `counted` is dropped then.
 pub(crate) fn export<'py>(
     py: Python<'py>,
     described: &Described,
     owner: Owner,
+    counted: Arc<()>,
     versioned: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let shape = described.shape.clone();
     let strides = described.strides.clone().unwrap_or_else(|| contiguous(&shape));
-    let exported = Box::new(Exported { shape, strides, _owner: Unlocked::new(owner) });
+    let exported = Box::new(Exported { shape, strides, _owner: Unlocked::new(owner), _use: counted });
     let tensor = DlTensor {
         data: described.address as *mut c_void,
         device: described.device,

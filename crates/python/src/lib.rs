@@ -30,7 +30,7 @@ mod _native {
     #[pymodule_export]
     use super::config::Config;
     #[pymodule_export]
-    use super::ep::{CombineSent, DispatchSent, Dispatched, EpConfig, ExpertParallel, Routing};
+    use super::ep::{CombineSent, DispatchSent, Dispatched, EpConfig, ExpertMajor, ExpertParallel, Routing};
     #[pymodule_export]
     use super::joining::{init, join_threads, spawn_threads};
     #[pymodule_export]

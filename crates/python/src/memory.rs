@@ -9,7 +9,7 @@ use anabranch::shmem::SymmetricMemory;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::array::Home;
+use crate::array::{self, Home};
 use crate::dlpack::{self, Described};
 use crate::errors::usage;
 use crate::unlocked::{Ends, Unlocked};
@@ -57,6 +57,8 @@ pub(crate) struct Memory {
     data_type: DataType,
     home: Home,
     owner: Unlocked<Owner>,
+    /// Counts the tensors that were made from this object.
+    exports: Arc<()>,
 }
 
 impl Memory {
@@ -68,7 +70,15 @@ impl Memory {
         home: Home,
         owner: Owner,
     ) -> Self {
-        Self { address, shape, strides, data_type, home, owner: Unlocked::new(owner) }
+        Self {
+            address,
+            shape,
+            strides,
+            data_type,
+            home,
+            owner: Unlocked::new(owner),
+            exports: Arc::default(),
+        }
     }
 
     pub(crate) const fn address(&self) -> u64 {
@@ -189,14 +199,30 @@ impl Memory {
         }
         let stride = self.strides.as_ref().map_or_else(|| rest.iter().product(), |strides| strides[0]);
         let shape = std::iter::once(stop - start).chain(rest.iter().copied()).collect();
-        Ok(Self {
-            address: self.address + self.data_type.bytes_of(start * stride),
-            shape,
-            strides: self.strides.clone(),
-            owner: Unlocked::new(self.owner.clone()),
-            data_type: self.data_type,
-            home: self.home,
-        })
+        let address = self.address + self.data_type.bytes_of(start * stride);
+        let (strides, owner) = (self.strides.clone(), self.owner.clone());
+        Ok(Self::new(address, shape, strides, self.data_type, self.home, owner))
+    }
+
+    /// The same bytes as elements of another type, in one dimension.
+    fn view(&self, dtype: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let data_type = array::data_type(dtype)?;
+        let (bytes, size) = (self.nbytes(), u64::from(data_type.bytes()));
+        let is_whole =
+            data_type.bits() >= 8 && bytes.is_multiple_of(size) && self.address.is_multiple_of(size);
+        if !is_whole || !self.is_contiguous() {
+            return Err(usage(format!(
+                "these {bytes} bytes at {:#x} are no array of {data_type}",
+                self.address
+            )));
+        }
+        Ok(Self::new(self.address, vec![bytes / size], None, data_type, self.home, self.owner.clone()))
+    }
+
+    /// Whether tensors that libraries made from this object, without a copy, are alive.
+    #[getter]
+    fn is_exported(&self) -> bool {
+        Arc::strong_count(&self.exports) > 1
     }
 
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
@@ -216,7 +242,7 @@ impl Memory {
             return Err(pyo3::exceptions::PyBufferError::new_err(text));
         }
         let versioned = max_version.is_some_and(|(major, _)| major >= 1);
-        dlpack::export(py, &self.described(), self.owner.clone(), versioned)
+        dlpack::export(py, &self.described(), self.owner.clone(), Arc::clone(&self.exports), versioned)
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {

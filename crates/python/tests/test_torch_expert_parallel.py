@@ -128,7 +128,7 @@ def test_a_refused_combine_and_second_derivatives(settings):
                 other.combine(received.rows, received)
             out = ep.combine(received.rows, received)
         (gradient,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
-        with pytest.raises(RuntimeError, match="once_differentiable|does not require grad"):
+        with pytest.raises(RuntimeError, match="no autograd formula|does not require grad"):
             gradient.sum().backward()
 
     anabranch.spawn_threads(work, RANKS, settings)

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_clock::Moment;
-use anabranch_hip::{DeviceBuffer, Event, Stream};
+use anabranch_hip::{DeviceAddress, DeviceBuffer, Event, Stream};
 use anabranch_hip_jit::bytemuck::{self, Zeroable as _};
 
 use super::{Dispatched, ExpertParallel};
@@ -15,9 +15,10 @@ use crate::options::DispatchCast;
 use crate::plan::{Route, RoutingLayout};
 use crate::route::Near;
 use crate::slot::{POLL, PoolMark};
+use crate::tensor::DeviceSlice;
 
-/// The routing of a dispatch, in device memory of its own ([`Plan::routing_bytes`](crate::Plan::routing_bytes)), so that the dispatch can
-/// be combined: the destination rows of each token, the rows sent to and received from each rank, and the ids and weights of the
+/// The routing of a dispatch, in device memory of its own or of the caller ([`Plan::routing_bytes`](crate::Plan::routing_bytes)), so that
+/// the dispatch can be combined: the destination rows of each token, the rows sent to and received from each rank, and the ids and weights of the
 /// tokens. [`ExpertParallel::dispatch_with`] sends other rows with it, any number of times, on any free slot: the gradients of a
 /// backward pass, or a replay.
 ///
@@ -25,8 +26,10 @@ use crate::slot::{POLL, PoolMark};
 /// orders replays of captured ones.
 #[derive(Debug)]
 pub struct Routing {
-    memory: DeviceBuffer,
+    /// `None` for memory of the caller.
+    memory: Option<DeviceBuffer>,
     view: SavedRouting,
+    bytes: u64,
     pool: PoolMark,
     /// The longest wait of the drop for kernels that read it.
     patience: Duration,
@@ -66,7 +69,7 @@ impl Routing {
 
     /// Device memory of the routing, in bytes.
     pub fn bytes(&self) -> u64 {
-        self.memory.len() as u64
+        self.bytes
     }
 
     pub(super) fn belongs_to(&self, ep: &ExpertParallel) -> bool {
@@ -95,6 +98,9 @@ impl Routing {
 
 impl Drop for Routing {
     fn drop(&mut self) {
+        if self.memory.is_none() {
+            return;
+        }
         // Kernels in flight use the memory. They have a deadline, and so has this wait.
         let start = Moment::now();
         let waiting: Vec<_> = lock(&self.read).drain(..).chain(self.saved.take()).collect();
@@ -124,15 +130,45 @@ impl ExpertParallel {
         memory.fill(0)?;
         let nothing = RoutingHead { tokens: u32::MAX, ..RoutingHead::zeroed() };
         memory.copy_from_host(layout.head as usize, bytemuck::bytes_of(&nothing))?;
-        Ok(Routing {
-            view: SavedRouting::new(&self.context.plan, memory.address()),
+        let address = memory.address();
+        Ok(self.routing_at(address, Some(memory), None))
+    }
+
+    /// A routing in the caller's memory: for frameworks, which own what their calls write. It needs [`Plan::routing_bytes`] at a multiple of
+    /// 16 bytes. With `tokens`, the memory has what [`Self::save_routing`] of a dispatch with so many tokens of this rank wrote, there or
+    /// elsewhere; without, the routing is empty. Its drop does not wait. Not collective.
+    ///
+    /// # Errors
+    /// [`Error::NotPlanned`] as [`Self::allocate_routing`]; [`Error::Shape`] and [`Error::Address`] for the memory.
+    ///
+    /// # Safety
+    /// With `tokens`, the memory has a routing that this plan saved on this rank, for as many tokens, in the order of the streams that use
+    /// it. It stays valid until all work with the routing is over.
+    ///
+    /// [`Plan::routing_bytes`]: crate::Plan::routing_bytes
+    pub unsafe fn routing_in(&self, memory: DeviceSlice, tokens: Option<u32>) -> Result<Routing> {
+        self.saving_route()?;
+        let bytes = self.context.plan.routing_bytes();
+        memory.check("the routing", bytes as usize, 16, || format!("[{bytes}] u8"))?;
+        Ok(self.routing_at(memory.address(), None, tokens))
+    }
+
+    fn routing_at(
+        &self,
+        address: DeviceAddress,
+        memory: Option<DeviceBuffer>,
+        tokens: Option<u32>,
+    ) -> Routing {
+        Routing {
             memory,
+            view: SavedRouting::new(&self.context.plan, address),
+            bytes: self.context.plan.routing_bytes(),
             pool: self.pool_mark(),
             patience: self.patience(),
-            tokens: None,
+            tokens,
             saved: None,
             read: Mutex::new(Vec::new()),
-        })
+        }
     }
 
     /// The route, where it saves routings.

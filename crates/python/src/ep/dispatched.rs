@@ -26,7 +26,9 @@ pub(crate) struct Dispatched {
 #[derive(Debug)]
 pub(crate) struct Routing {
     pub(super) inner: Unlocked<Arc<Inner>>,
-    pub(super) routing: Unlocked<ep::Routing>,
+    pub(super) saved: Unlocked<ep::Routing>,
+    /// What keeps memory of the caller.
+    pub(super) memory: Vec<Py<PyAny>>,
 }
 
 impl Ends for ep::Routing {}
@@ -230,6 +232,6 @@ impl Routing {
     /// Bytes of device memory that it holds.
     #[getter]
     fn nbytes(&self) -> u64 {
-        self.routing.bytes()
+        self.saved.bytes()
     }
 }

@@ -2,6 +2,7 @@
 
 mod config;
 mod dispatched;
+mod expert_major;
 mod parallel;
 mod tensors;
 
@@ -15,6 +16,7 @@ use crate::state::State;
 
 pub(crate) use config::EpConfig;
 pub(crate) use dispatched::{CombineSent, DispatchSent, Dispatched, Routing};
+pub(crate) use expert_major::ExpertMajor;
 pub(crate) use parallel::ExpertParallel;
 
 /// What windows keep.

@@ -3,15 +3,17 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anabranch::ep::{self, CombineOutput, ExpertOutput, ReplayedTokens};
+use anabranch::ep::{self, CombineOutput, ExpertMajorConfig, ExpertOutput, ReplayedTokens};
 use anabranch::hip::Stream;
 use pyo3::prelude::*;
 
 use super::dispatched::{CombineSent, DispatchSent, Dispatched, HandleStream, Routing};
 use super::tensors::{combine_output, expert_output, objects};
-use super::{Inner, taken};
+use super::{ExpertMajor, Inner, taken};
+use crate::array::Array;
 use crate::communicator::seconds;
 use crate::errors::{raise, usage};
+use crate::logs;
 use crate::state::{interruptible, member};
 use crate::unlocked::Unlocked;
 
@@ -227,12 +229,63 @@ impl ExpertParallel {
     ) -> PyResult<Routing> {
         self.own(&dispatched.inner, "dispatch")?;
         let stream = self.stream_or(py, stream, &dispatched.stream)?;
-        // Not locked during the call: others may hold the interpreter's lock and wait for the handle.
-        let mut handle = taken(&dispatched.handle, "dispatch")?;
-        let routing = self.launch(py, &stream, Vec::new(), |ep, stream| Ok(ep.routing(stream, &mut handle)));
-        *dispatched.handle.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
-        let routing = routing?.map_err(raise)?;
-        Ok(Routing { inner: self.shared(), routing: Unlocked::new(routing) })
+        let routing = self.launch_with(py, &stream, dispatched, Vec::new(), ep::ExpertParallel::routing)?;
+        Ok(Routing { inner: self.shared(), saved: Unlocked::new(routing), memory: Vec::new() })
+    }
+
+    /// Bytes of a saved routing.
+    #[getter]
+    fn routing_bytes(&self) -> u64 {
+        self.inner.ep.plan().routing_bytes()
+    }
+
+    /// Saves the routing of a dispatch that was not combined yet in memory of the caller: `routing_bytes` bytes, at a multiple of 16. Allocates
+    /// nothing, and so may be captured into a graph.
+    #[pyo3(signature = (dispatched, memory, *, stream = None))]
+    fn save_routing(
+        &self,
+        py: Python<'_>,
+        dispatched: &Dispatched,
+        memory: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.own(&dispatched.inner, "dispatch")?;
+        let memory = Array::new("memory", memory, self.inner.state.home)?.written()?;
+        let stream = self.stream_or(py, stream, &dispatched.stream)?;
+        // SAFETY: `launch_with` keeps the memory until the launch is over, and the routing is used in it alone.
+        let slice = unsafe { memory.slice() };
+        self.launch_with(py, &stream, dispatched, memory.into_objects().collect(), |ep, stream, handle| {
+            // SAFETY: as above; the routing is empty.
+            let mut routing = unsafe { ep.routing_in(slice, None)? };
+            ep.save_routing(stream, handle, &mut routing)
+        })
+    }
+
+    /// The routing in memory that `save_routing` of this plan wrote on this rank, or in a copy of it, for the `tokens` that this rank had
+    /// dispatched. Keeps the memory, which the caller leaves as it is until all work with the routing is over. Other content makes calls with
+    /// the routing undefined.
+    fn routing_in(&self, memory: &Bound<'_, PyAny>, tokens: u32) -> PyResult<Routing> {
+        self.inner.state.live()?;
+        let memory = Array::new("memory", memory, self.inner.state.home)?;
+        // SAFETY: the caller's promise in the documentation above.
+        let routing = unsafe { self.inner.ep.routing_in(memory.slice(), Some(tokens)) };
+        let routing = routing.map_err(raise)?;
+        Ok(Routing {
+            inner: self.shared(),
+            saved: Unlocked::new(routing),
+            memory: memory.into_objects().collect(),
+        })
+    }
+
+    /// Allocates a layout of rows grouped by expert, for the dispatches of this plan. `capacity` is the rows of each expert, a multiple of
+    /// `alignment` (0: as many as a rank can receive); `alignment` is a power of two up to 1024. No other rank takes part.
+    #[pyo3(signature = (*, capacity = 0, alignment = 1))]
+    fn expert_major(&self, py: Python<'_>, capacity: u32, alignment: u32) -> PyResult<ExpertMajor> {
+        self.inner.state.live()?;
+        let config = ExpertMajorConfig::new().capacity(capacity).alignment(alignment);
+        let made = py.detach(|| ep::ExpertMajor::new(&self.inner.ep, config));
+        logs::flush(py);
+        Ok(ExpertMajor::new(Arc::clone(&self.inner), made.map_err(raise)?))
     }
 
     /// Sends other rows to where the tokens of a saved routing went: the backward pass of a combine.
@@ -259,9 +312,11 @@ impl ExpertParallel {
                 scales: sent.scales.as_ref().map(|array| array.slice()),
             }
         };
-        let kept: &ep::Routing = &routing.routing;
-        let handle = self
-            .launch(py, &stream, sent.into_objects(), |ep, stream| ep.dispatch_with(stream, kept, &tokens))?;
+        let kept: &ep::Routing = &routing.saved;
+        let mut objects = sent.into_objects();
+        objects.extend(routing.memory.iter().map(|memory| memory.clone_ref(py)));
+        let handle =
+            self.launch(py, &stream, objects, |ep, stream| ep.dispatch_with(stream, kept, &tokens))?;
         Ok(self.dispatched(HandleStream::new(given, stream), handle))
     }
 

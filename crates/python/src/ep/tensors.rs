@@ -1,6 +1,6 @@
 //! Tensors of dispatch and combine, checked against the plan, and launches with them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch::ccl::DataType;
 use anabranch::ep::{self, CombineOutput, ExpertOutput, Tokens};
@@ -8,7 +8,7 @@ use anabranch::hip::Stream;
 use pyo3::prelude::*;
 
 use super::dispatched::{Dispatched, HandleStream};
-use super::{ExpertParallel, Inner};
+use super::{ExpertParallel, Inner, taken};
 use crate::array::Array;
 use crate::errors::{raise, usage};
 use crate::logs;
@@ -157,6 +157,22 @@ impl ExpertParallel {
         });
         logs::flush(py);
         result.map_err(raise)
+    }
+
+    /// The same with a dispatch that the call leaves as it is.
+    pub(super) fn launch_with<T: Send>(
+        &self,
+        py: Python<'_>,
+        stream: &Arc<Stream>,
+        dispatched: &Dispatched,
+        objects: Vec<Py<PyAny>>,
+        call: impl FnOnce(&ep::ExpertParallel, &Stream, &mut ep::Dispatched) -> ep::Result<T> + Send,
+    ) -> PyResult<T> {
+        // Not locked during the call: others may hold the interpreter's lock and wait for the handle.
+        let mut handle = taken(&dispatched.handle, "dispatch")?;
+        let result = self.launch(py, stream, objects, |ep, stream| call(ep, stream, &mut handle));
+        *dispatched.handle.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
+        result
     }
 
     pub(super) fn stream(

@@ -22,6 +22,11 @@ def test_every_collective(start, finish, ranks):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
+def test_tensors_in_the_heap(start, finish, ranks):
+    passed(finish(start("heap_program.py", ranks)))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_training_equals_that_with_gloo(start, finish, ranks):
     passed(finish(start("training_program.py", ranks)))
 
@@ -42,3 +47,20 @@ def test_example_prints_the_losses_of_gloo(start, finish):
     assert all(code == 0 for code, _ in ours + theirs), ours + theirs
     losses = [re.findall(r"step .*: loss .*", output) for output in (ours[0][1], theirs[0][1])]
     assert len(losses[0]) == 20 and losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_dispatch_and_combine_are_custom_ops(start, finish, ranks):
+    passed(finish(start("expert_parallel_program.py", ranks)))
+
+
+def test_layer_of_experts_has_the_losses_of_one_rank(start, finish):
+    program = pathlib.Path(__file__).parents[4] / "examples/python/moe_layer.py"
+    losses = []
+    for ranks in (1, 2, 4):
+        results = finish(start(str(program), ranks))
+        assert all(code == 0 for code, _ in results), results
+        losses.append([float(loss) for loss in re.findall(r"step .*: loss (.*)", results[0][1])])
+    assert len(losses[0]) == 20 and losses[0][-1] < losses[0][0]
+    # Printed with six digits; the sums over tokens are divided among the ranks.
+    assert losses[1] == pytest.approx(losses[0], abs=2e-6) and losses[2] == pytest.approx(losses[0], abs=2e-6)

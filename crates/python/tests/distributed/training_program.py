@@ -106,6 +106,34 @@ def fully_sharded(rank, size, gloo):
 
 
 @check
+def fully_sharded_with_buffers_of_the_heap(rank, size, gloo):
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9):
+        print("skipped: torch before 2.9 asks no backend for the buffers of FSDP2")
+        return
+    mesh = init_device_mesh("cpu", (size,))
+
+    def sharded(in_heap: bool) -> nn.Module:
+        network = model()
+        for layer in [*(layer for layer in network if isinstance(layer, nn.Linear)), network]:
+            fully_shard(layer, mesh=mesh)
+            layer.set_allocate_memory_from_process_group_for_comm(in_heap)
+        return network
+
+    heap = mesh.get_group()._get_backend(torch.device("cpu"))._shared.heap
+    theirs, ours = sharded(False), sharded(True)
+    assert not heap._pools
+    losses = train(theirs, rank), train(ours, rank)
+    sizes = {key: len(pool) for key, pool in heap._pools.items()}
+    assert sizes and losses[0] == losses[1]
+    for _ in range(3):
+        assert train(theirs, rank) == train(ours, rank)
+    # Later steps use the buffers of the first.
+    assert sizes == {key: len(pool) for key, pool in heap._pools.items()}
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        same(one.full_tensor(), other.full_tensor())
+
+
+@check
 def meshes_and_sharded_tensors(rank, size, gloo):
     rows = size // 2
     mesh = init_device_mesh("cpu", (rows, 2), mesh_dim_names=("data", "tensor"))

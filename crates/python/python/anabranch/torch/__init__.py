@@ -16,12 +16,12 @@ Every rank waits at most the timeout of the first group (``deadline.operation``)
 
 from ._register import register
 
-__all__ = ["register", "world"]
+__all__ = ["empty", "register", "world"]
 
 
 def __getattr__(name: str):
-    if name == "world":
-        from ._world import world
+    if name in ("empty", "world"):
+        from . import _world
 
-        return world
+        return getattr(_world, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 from torch._C import _distributed_c10d as c10d
+from torch.distributed import PrefixStore
 
 from ._collectives import Collectives
 from ._register import NAME
@@ -55,7 +58,30 @@ class _ProcessGroup(Collectives, c10d.ProcessGroup):
 
     @property
     def supports_splitting(self) -> bool:
-        return False
+        return True
+
+    @property
+    def options(self) -> None:
+        """What ``split_group`` hands on to :meth:`split_group`: nothing, settings are of the world."""
+
+    def get_group_store(self):
+        return self._store
+
+    def split_group(self, ranks, timeout=None, opts=None, group_name=None, group_desc=None) -> _ProcessGroup | None:
+        """The group of these ranks of the group; ``None`` where this rank is not one of them. Collective over its ranks."""
+        if self.rank() not in ranks:
+            return None
+        options = SimpleNamespace(
+            store=PrefixStore(f"{group_name}/", self._store),
+            group_rank=ranks.index(self.rank()),
+            group_size=len(ranks),
+            timeout=timeout or self._timeout,
+            group_id=group_name,
+            global_ranks_in_group=[self._ranks[rank] for rank in ranks],
+        )
+        group = _ProcessGroup(options, opts)
+        group._set_group_desc(group_desc or f"{self._description}:split")
+        return group
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -68,9 +94,6 @@ class _ProcessGroup(Collectives, c10d.ProcessGroup):
         if device.type not in ("cpu", "cuda"):
             raise RuntimeError(f"the backend anabranch has no device of the type {device.type}")
         return self
-
-    def supports_tensor_alloc(self, _device) -> bool:
-        return False
 
 
 class _Backend(Collectives, c10d.Backend):
@@ -101,9 +124,6 @@ class _Backend(Collectives, c10d.Backend):
 
     def getBackendName(self) -> str:
         return NAME
-
-    def supports_tensor_alloc(self, _device) -> bool:
-        return False
 
 
 def create(options, pg_options):

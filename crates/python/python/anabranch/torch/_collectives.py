@@ -26,18 +26,9 @@ _OPERATORS = {
 }
 
 
-def _bytes(tensor: torch.Tensor) -> tuple:
-    """A contiguous tensor as bytes: any element type can be moved."""
+def _local(tensor: torch.Tensor) -> tuple:
+    """A contiguous tensor as bytes of local memory: any element type can be moved."""
     return (tensor.data_ptr(), (tensor.nbytes,), "uint8")
-
-
-def _operands(tensor: torch.Tensor, op: str | tuple[str, float]) -> tuple:
-    """A contiguous tensor as elements of a reduction. Complex numbers are pairs."""
-    if tensor.is_complex():
-        if op not in ("sum", "avg"):
-            raise ValueError(f"the operator {op} is not defined for {tensor.dtype}; sum and avg are")
-        tensor = torch.view_as_real(tensor)
-    return (tensor.data_ptr(), (tensor.numel(),), str(tensor.dtype))
 
 
 def _operator(options) -> str | tuple[str, float]:
@@ -101,7 +92,7 @@ class Collectives:
         self._shared: Shared = shared
         self._size = options.group_size
         self._store, self._timeout = options.store, options.timeout
-        ranks = tuple(options.global_ranks_in_group) or shared.ranks
+        ranks = self._ranks = tuple(options.global_ranks_in_group) or shared.ranks
         try:
             self._communicator: Any = shared.communicator(ranks)
         except BaseException:
@@ -151,6 +142,29 @@ class Collectives:
         if self._communicator is not None:
             self._shared.world.poison("abort() of a process group")
 
+    def _bytes(self, tensor: torch.Tensor):
+        """A contiguous tensor as bytes, symmetric where it is of the heap."""
+        return self._shared.heap.located(tensor, self._ranks) or _local(tensor)
+
+    def _operands(self, tensor: torch.Tensor, op: str | tuple[str, float]):
+        """A contiguous tensor as elements of a reduction, symmetric where it is of the heap. Complex numbers are pairs."""
+        if tensor.is_complex():
+            if op not in ("sum", "avg"):
+                raise ValueError(f"the operator {op} is not defined for {tensor.dtype}; sum and avg are")
+            tensor = torch.view_as_real(tensor)
+        located = self._shared.heap.located(tensor, self._ranks)
+        return located.view(tensor.dtype) if located else (tensor.data_ptr(), (tensor.numel(),), str(tensor.dtype))
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Whether :meth:`allocate_tensor` gives memory of this device."""
+        return torch.device(device).type == self._shared.device.type
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """A one-dimensional tensor in the symmetric heap, for the buffers of FSDP2. Collective: all ranks of the group ask for the same sizes
+        and drop the tensors at the same points of the program."""
+        with reported():
+            return self._shared.heap.pooled(size, dtype, self._ranks)
+
     def _run(self, launch, result, options=None, *, is_barrier: bool = False) -> Work:
         """Runs ``launch(buffers, stream)``: at once and to its end, or asynchronously if the options say so."""
         shared = self._shared
@@ -199,7 +213,7 @@ class Collectives:
         def launch(buffers, stream):
             work = None
             for tensor in tensors:
-                operands = _operands(buffers.output(tensor, is_input=True), op)
+                operands = self._operands(buffers.output(tensor, is_input=True), op)
                 work = self._communicator.all_reduce(operands, op, stream=stream)
             return work
 
@@ -212,9 +226,9 @@ class Collectives:
         def launch(buffers, stream):
             tensor = _only(tensors, "the list of tensors")
             if self._communicator.rank == opts.rootRank:
-                operands = _operands(buffers.output(tensor, is_input=True), op)
+                operands = self._operands(buffers.output(tensor, is_input=True), op)
             else:
-                operands = _operands(buffers.input(tensor), op)
+                operands = self._operands(buffers.input(tensor), op)
             return self._communicator.reduce(operands, opts.rootRank, op, stream=stream)
 
         return self._run(launch, tensors, opts)
@@ -226,7 +240,7 @@ class Collectives:
         def launch(buffers, stream):
             work = None
             for tensor in tensors:
-                moved = _bytes(buffers.output(tensor, is_input=True))
+                moved = self._bytes(buffers.output(tensor, is_input=True))
                 work = self._communicator.broadcast(moved, opts.rootRank, stream=stream)
             return work
 
@@ -238,8 +252,8 @@ class Collectives:
         self._check_count(outputs, "output tensors")
 
         def launch(buffers, stream):
-            own = _bytes(buffers.input(_only(input_tensors, "the list of inputs")))
-            everything = _bytes(buffers.split(outputs))
+            own = self._bytes(buffers.input(_only(input_tensors, "the list of inputs")))
+            everything = self._bytes(buffers.split(outputs))
             counts = [output.nbytes for output in outputs]
             is_uneven = len(set(counts)) > 1
             return self._communicator.all_gather_into_tensor(everything, own, counts=counts if is_uneven else None, stream=stream)
@@ -251,7 +265,7 @@ class Collectives:
         def launch(buffers, stream):
             work = None
             for output, own in zip(output_tensors, input_tensors, strict=True):
-                own, everything = _bytes(buffers.input(own)), _bytes(buffers.output(output))
+                own, everything = self._bytes(buffers.input(own)), self._bytes(buffers.output(output))
                 work = self._communicator.all_gather_into_tensor(everything, own, stream=stream)
             return work
 
@@ -269,7 +283,7 @@ class Collectives:
         def launch(buffers, stream):
             work = None
             for outputs, own in zip(lists, input_list, strict=True):
-                own, everything = _bytes(buffers.input(own)), _bytes(buffers.split(list(outputs)))
+                own, everything = self._bytes(buffers.input(own)), self._bytes(buffers.split(list(outputs)))
                 work = self._communicator.all_gather_into_tensor(everything, own, stream=stream)
             return work
 
@@ -283,8 +297,8 @@ class Collectives:
             self._check_count(outputs, "output tensors")
 
         def launch(buffers, stream):
-            own = _bytes(buffers.input(_only(input_tensors, "the list of inputs")))
-            everything = _bytes(buffers.split(outputs)) if is_root else None
+            own = self._bytes(buffers.input(_only(input_tensors, "the list of inputs")))
+            everything = self._bytes(buffers.split(outputs)) if is_root else None
             return self._communicator.gather(own, everything, opts.rootRank, stream=stream)
 
         return self._run(launch, outputs, opts)
@@ -297,8 +311,8 @@ class Collectives:
             self._check_count(inputs, "input tensors")
 
         def launch(buffers, stream):
-            own = _bytes(buffers.output(_only(output_tensors, "the list of outputs")))
-            everything = _bytes(buffers.join(inputs)) if is_root else None
+            own = self._bytes(buffers.output(_only(output_tensors, "the list of outputs")))
+            everything = self._bytes(buffers.join(inputs)) if is_root else None
             return self._communicator.scatter(own, everything, opts.rootRank, stream=stream)
 
         return self._run(launch, list(output_tensors), opts)
@@ -310,12 +324,12 @@ class Collectives:
         communicator = self._communicator
 
         def launch(buffers, stream):
-            output = _operands(buffers.output(_only(output_tensors, "the list of outputs")), op)
+            output = self._operands(buffers.output(_only(output_tensors, "the list of outputs")), op)
             if len({tensor.numel() for tensor in inputs}) == 1:
-                return communicator.reduce_scatter_tensor(output, _operands(buffers.join(inputs), op), op, stream=stream)
+                return communicator.reduce_scatter_tensor(output, self._operands(buffers.join(inputs), op), op, stream=stream)
             # Parts of different sizes: one reduction for each rank.
             for rank, tensor in enumerate(inputs):
-                part = _operands(buffers.input(tensor), op)
+                part = self._operands(buffers.input(tensor), op)
                 work = communicator.reduce(part, rank, op, out=output if rank == communicator.rank else None, stream=stream)
             return work
 
@@ -328,7 +342,7 @@ class Collectives:
         def launch(buffers, stream):
             work = None
             for output, everything in zip(output_tensors, input_tensors, strict=True):
-                everything, output = _operands(buffers.input(everything), op), _operands(buffers.output(output), op)
+                everything, output = self._operands(buffers.input(everything), op), self._operands(buffers.output(output), op)
                 work = self._communicator.reduce_scatter_tensor(output, everything, op, stream=stream)
             return work
 
@@ -351,7 +365,7 @@ class Collectives:
             return [rows * row for rows in sizes]
 
         def launch(buffers, stream):
-            source, target = _bytes(buffers.input(input)), _bytes(buffers.output(output))
+            source, target = self._bytes(buffers.input(input)), self._bytes(buffers.output(output))
             sizes = (None, None)
             if output_split_sizes or input_split_sizes:
                 sizes = (splits(output, output_split_sizes), splits(input, input_split_sizes))
@@ -365,7 +379,7 @@ class Collectives:
         self._check_count(input_tensors, "input tensors")
 
         def launch(buffers, stream):
-            source, target = _bytes(buffers.join(list(input_tensors))), _bytes(buffers.split(list(output_tensors)))
+            source, target = self._bytes(buffers.join(list(input_tensors))), self._bytes(buffers.split(list(output_tensors)))
             sizes = [[tensor.nbytes for tensor in tensors] for tensors in (output_tensors, input_tensors)]
             return self._communicator.all_to_all_single(target, source, *sizes, stream=stream)
 
@@ -431,7 +445,7 @@ class Collectives:
             moved = []
             for direction, tensor, peer in messages:
                 memory = buffers.input(tensor) if direction == "send" else buffers.output(tensor)
-                moved.append((direction, _bytes(memory), peer))
+                moved.append((direction, _local(memory), peer))
             return self._communicator.batch(moved, stream=stream)
 
         return self._run(launch, tensors)
@@ -478,6 +492,7 @@ class Collectives:
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
     all_to_all_single = alltoall_base
     allreduce_coalesced = allreduce
+    supportsTensorAlloc, allocateTensor = supports_tensor_alloc, allocate_tensor
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
     startCoalescing, endCoalescing = start_coalescing, end_coalescing
-    _get_sequence_number_for_group = getSequenceNumberForGroup
+    _get_sequence_number_for_group, _set_sequence_number_for_group = getSequenceNumberForGroup, setSequenceNumberForGroup

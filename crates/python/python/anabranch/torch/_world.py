@@ -13,6 +13,8 @@ from torch.distributed import DistBackendError
 
 import anabranch
 
+from ._heap import Heap
+
 # Settings on GPUs where `heap.bytes` is not configured: capacity for about 25 groups of ranks.
 _GPU_SETTINGS = {"heap.bytes": "2 GiB", "ccl.staging_bytes": "64 MiB", "ccl.pipe_bytes": "16 MiB", "ccl.max_blocks": "32"}
 
@@ -37,6 +39,7 @@ class Shared:
         self.timeout = timeout
         self.ranks = ranks
         self.groups: list = []
+        self.heap = Heap(world, ranks)
         self.is_gpu = world.runtime != "host"
         self.device = torch.device("cuda", world.device) if self.is_gpu else torch.device("cpu")
 
@@ -66,6 +69,7 @@ class Shared:
             _current = None
         for group in self.groups:
             group.drop()
+        del self.heap
         try:
             self.world.check()
         except anabranch.Error as error:
@@ -81,6 +85,22 @@ def world() -> anabranch.World:
     if _current is None:
         raise RuntimeError("no group with the backend anabranch exists; call torch.distributed.init_process_group")
     return _current.world
+
+
+def empty(*size: int | tuple[int, ...], dtype: torch.dtype | None = None, group: torch.distributed.ProcessGroup | None = None) -> torch.Tensor:
+    """A tensor in the symmetric heap, at the same offset on all ranks of the group (``None``: all), which all call this in the same order
+    with the same arguments. Zeros.
+
+    Collectives of the backend read and write such tensors, and contiguous views of them, on the other ranks directly: give one on all ranks
+    or on none. The memory is used again after all ranks have dropped their tensor. Raises ``RuntimeError`` before ``init_process_group``.
+    """
+    if _current is None:
+        raise RuntimeError("no group with the backend anabranch exists; call torch.distributed.init_process_group")
+    first = size[0] if size else ()
+    shape = tuple(first) if isinstance(first, (tuple, list)) else size
+    ranks = _current.ranks if group is None else tuple(torch.distributed.get_process_group_ranks(group))
+    with reported():
+        return _current.heap.empty(shape, dtype or torch.get_default_dtype(), ranks)
 
 
 def share(options, pg_options) -> tuple[Shared, bool]:

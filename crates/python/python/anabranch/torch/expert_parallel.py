@@ -1,7 +1,7 @@
-"""Dispatch and combine as differentiable functions of torch's tensors.
+"""Dispatch and combine for layers of torch, with gradients.
 
-The backward pass of combine sends gradients along the routing of the forward pass (``dispatch_with``); that of dispatch sums them (``combine``).
-Outputs are tensors of their own: the windows of the library are copied out, because autograd keeps what it needs while later calls reuse them.
+Every call is a custom op (``torch.ops.anabranch.ep_dispatch`` and so on) with a fake kernel: ``torch.compile`` keeps it in its graph, and CUDA
+graphs capture it. The plan of an op is named by a string.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd.function import once_differentiable
 
 import anabranch
+
+from . import _ep_ops as _ops
+from ._ep_plan import Plan
 
 
 class Received(NamedTuple):
@@ -19,33 +21,47 @@ class Received(NamedTuple):
 
     rows: torch.Tensor
     """``[rows, hidden]``."""
+    scales: torch.Tensor
+    """``[rows, scale_bytes]`` uint8."""
     ids: torch.Tensor
     """``[rows, top_k]`` int32: the experts that the token of a row named, also those of other ranks."""
     weights: torch.Tensor
     """``[rows, top_k]`` float32, as dispatched."""
-    routing: "_Routing"
-    """What combine needs; of this call alone."""
+    counts: torch.Tensor
+    """``[ranks]`` int32: rows from each rank."""
     link: torch.Tensor
-    """No elements. Through it the backward pass of combine comes before that of dispatch, on every rank: also where no row came, or where the
-    experts' output does not depend on the rows."""
+    """No elements; orders the backward pass."""
+    routing: torch.Tensor
+    """The saved routing; no elements where gradients were disabled."""
+    number: torch.Tensor
+    """The dispatch's number, on the CPU."""
+    tokens: int
+    """Tokens that this rank dispatched."""
+    plan: str
+    """The plan's name."""
 
 
-class _Routing:
-    """The routing of a forward pass, and the operation that waits for its combine."""
+class ReceivedByExpert(NamedTuple):
+    """What the experts of this rank got, grouped by expert. Rows beyond an expert's count are zero."""
 
-    def __init__(self, layer: "ExpertParallel", kept: Any, pending: Any, tokens: int) -> None:
-        self.layer, self.kept, self.pending, self.tokens = layer, kept, pending, tokens
-
-    def take(self, like: torch.Tensor) -> Any:
-        """The operation to combine. Where there is none any more, rows are sent once more along the routing."""
-        pending, self.pending = self.pending, None
-        if pending is None:
-            layer = self.layer
-            zeros = like.new_zeros(self.tokens, layer.hidden, dtype=layer.dtype)
-            weights = zeros.new_zeros(self.tokens, layer.top_k, dtype=torch.float32)
-            pending = layer._begin(lambda: layer.native.dispatch_with(self.kept, zeros, weights))
-        self.layer._pending = None
-        return pending
+    rows: torch.Tensor
+    """``[local experts, capacity, hidden]``: the input of grouped matrix products."""
+    scales: torch.Tensor
+    """``[local experts, capacity, scale_bytes]`` uint8."""
+    weights: torch.Tensor
+    """``[local experts, capacity]`` float32, as dispatched. Combine multiplies by them."""
+    counts: torch.Tensor
+    """``[local experts]`` int32: rows of each expert."""
+    link: torch.Tensor
+    """No elements; orders the backward pass."""
+    routing: torch.Tensor
+    """The saved routing; no elements where gradients were disabled."""
+    number: torch.Tensor
+    """The dispatch's number, on the CPU."""
+    tokens: int
+    """Tokens that this rank dispatched."""
+    plan: str
+    """The plan's name."""
 
 
 class ExpertParallel:
@@ -54,13 +70,17 @@ class ExpertParallel:
     Making one is collective, and so is every call: all ranks of the group make the same calls, in the same order, also with 0 tokens.
 
     Args:
-        world: the joined world.
+        world: the joined world; ``anabranch.torch.world()`` is that of ``torch.distributed``.
         hidden: elements of a token.
         experts: experts of all ranks; ``experts_on()`` lists those of this rank.
         top_k: experts a token names.
         max_tokens: most tokens a rank dispatches in a call.
         dtype: of tokens, experts' output and gradients: bfloat16, float16 or float32.
         ranks: the group; ``None`` is the world.
+        capacity: rows of each expert in ``dispatch_experts`` (0: as many as a rank can receive); ``None``: there is no such layout.
+        alignment: ``capacity`` is a multiple of it, a power of two up to 1024.
+        slots: dispatches that may wait for their combine at once.
+        name: of the plan, once in a process; ``None`` makes one up.
         options: further keywords of ``anabranch.EpConfig``.
     """
 
@@ -74,6 +94,10 @@ class ExpertParallel:
         max_tokens: int,
         dtype: torch.dtype = torch.bfloat16,
         ranks: list[int] | None = None,
+        capacity: int | None = None,
+        alignment: int = 1,
+        slots: int = 1,
+        name: str | None = None,
         **options: Any,
     ) -> None:
         config = anabranch.EpConfig(
@@ -84,17 +108,21 @@ class ExpertParallel:
             dispatch_dtype=dtype,
             combine_dtype=dtype,
             combine_weights=True,
+            slots=slots,
             **options,
         )
-        self.world, self.hidden, self.top_k, self.dtype = world, hidden, top_k, dtype
-        self.native = world.expert_parallel(config, ranks)
-        self._pending: _Routing | None = None
+        layout = None if capacity is None else (capacity, alignment)
+        self._plan = Plan(world, config, ranks, slots, dtype, layout, name)
+        self.world, self.native, self.name = world, self._plan.native, self._plan.name
+        self._experts = [self.native.experts_on(rank) for rank in range(self.native.size)]
 
     def experts_on(self, rank: int | None = None) -> list[int]:
         """The experts of a rank, ascending; ``None`` is this rank."""
-        return self.native.experts_on(rank)
+        return self._experts[self._plan.rank if rank is None else rank]
 
-    def dispatch(self, x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor) -> Received:
+    def dispatch(
+        self, x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, scales: torch.Tensor | None = None
+    ) -> Received:
         """Sends each token once to every rank that owns one of its experts.
 
         Args:
@@ -102,13 +130,12 @@ class ExpertParallel:
             topk_ids: ``[tokens, top_k]``, any integer type; -1 is no expert. Other ids without an expert count as -1, and
                 ``native.check_ids()`` raises for them.
             topk_weights: ``[tokens, top_k]`` float32.
+            scales: ``scale_bytes`` bytes a token, in plans with them. They have no gradients.
 
         Gradients flow to ``x`` and ``topk_weights``.
         """
-        ids = topk_ids.to(torch.int32).contiguous()
-        holder: list[Any] = []
-        rows, weights, row_ids, link = _Dispatch.apply(x, topk_weights, ids, self, holder)
-        return Received(rows, row_ids, weights, holder[0], link)
+        sent = (x, topk_ids.to(torch.int32), topk_weights, scales, self.name, torch.is_grad_enabled())
+        return Received(*_ops.ep_dispatch(*sent), x.shape[0], self.name)
 
     def combine(self, y: torch.Tensor, received: Received) -> torch.Tensor:
         """Sums the experts' output of each token: ``[tokens, hidden]``. Weights are not applied: the experts do that.
@@ -117,88 +144,30 @@ class ExpertParallel:
             y: ``[rows, hidden]``, each row at the place of the row that it came from.
             received: of the dispatch.
         """
-        if received.routing.layer is not self:
+        self._check(y, received)
+        return _ops.ep_combine(y, received.link, received.routing, received.number, received.tokens, self.name)
+
+    def dispatch_experts(
+        self, x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, scales: torch.Tensor | None = None
+    ) -> ReceivedByExpert:
+        """As :meth:`dispatch`, with the rows grouped by expert. A token that names two experts of a rank has two rows there. Rows of an expert
+        beyond ``capacity`` are dropped."""
+        sent = (x, topk_ids.to(torch.int32), topk_weights, scales, self.name, torch.is_grad_enabled())
+        return ReceivedByExpert(*_ops.ep_dispatch_experts(*sent), x.shape[0], self.name)
+
+    def combine_experts(self, y: torch.Tensor, received: ReceivedByExpert) -> torch.Tensor:
+        """Sums the experts' output of each token, times the dispatched weights: ``[tokens, hidden]``.
+
+        Args:
+            y: ``[local experts, capacity, hidden]``.
+            received: of :meth:`dispatch_experts`.
+        """
+        self._check(y, received)
+        of = (received.weights, received.link, received.routing, received.number, received.tokens)
+        return _ops.ep_combine_experts(y, *of, self.name)
+
+    def _check(self, y: torch.Tensor, received: Received | ReceivedByExpert) -> None:
+        if received.plan != self.name:
             raise anabranch.UsageError("these rows were received by another ExpertParallel")
-        if tuple(y.shape) != tuple(received.rows.shape):
+        if y.shape != received.rows.shape:
             raise anabranch.UsageError(f"y has shape {tuple(y.shape)}; {tuple(received.rows.shape)} is needed, a row for each received one")
-        return _Combine.apply(y, received.link, received.routing, self)
-
-    def _begin(self, call: Any) -> Any:
-        """Starts an operation. A slot that still waits for a combine that autograd did not ask for is given back, on all ranks alike."""
-        if self._pending is not None and self._pending.pending is not None:
-            self._pending.pending.release()
-            self._pending.pending = None
-        self._pending = None
-        operation = call()
-        self._settle()
-        return operation
-
-    def _settle(self) -> None:
-        """CPU tensors have no stream: results are there when the call returns."""
-        if self.world.runtime == "host":
-            self.world.synchronize()
-
-    def _received(self, operation: Any) -> torch.Tensor:
-        """Which rows of the windows came, ``[rows, 1]``."""
-        counts = torch.from_dlpack(operation.counts)
-        places = torch.arange(self.native.rows_capacity, device=counts.device)
-        stride = self.native.row_stride
-        if stride:
-            return (places % stride < counts[places // stride])[:, None]
-        return (places < torch.from_dlpack(operation.offsets)[-1])[:, None]
-
-    def _rows(self, operation: Any) -> torch.Tensor:
-        rows = torch.from_dlpack(operation.rows)
-        return torch.where(self._received(operation), rows, rows.new_zeros(()))
-
-    def _sum(self, operation: Any, y: torch.Tensor, weights: torch.Tensor | None, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if weights is not None:
-            torch.from_dlpack(operation.combine_weights).copy_(weights)
-        out = y.new_empty(tokens, self.hidden, dtype=self.dtype)
-        out_weights = y.new_empty(tokens, self.top_k, dtype=torch.float32)
-        self.native.combine(operation, y.to(self.dtype).contiguous(), out=out, out_weights=out_weights)
-        self._settle()
-        return out, out_weights
-
-
-class _Dispatch(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, layer: ExpertParallel, holder: list[Any]) -> Any:
-        sent = weights.detach().contiguous()
-        operation = layer._begin(lambda: layer.native.dispatch(x.detach().contiguous(), ids, sent))
-        routing = _Routing(layer, layer.native.routing(operation), operation, len(x))
-        layer._settle()
-        layer._pending = routing
-        holder.append(routing)
-        ctx.routing, ctx.layer = routing, layer
-        came = layer._received(operation)
-        row_weights, row_ids = torch.from_dlpack(operation.weights), torch.from_dlpack(operation.ids)
-        row_ids = torch.where(came, row_ids, row_ids.new_full((), -1))
-        ctx.mark_non_differentiable(row_ids)
-        return layer._rows(operation), torch.where(came, row_weights, row_weights.new_zeros(())), row_ids, x.new_zeros(0)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, rows: torch.Tensor, weights: torch.Tensor, _ids: Any, _link: Any) -> Any:
-        operation = ctx.routing.take(rows)
-        x, sums = ctx.layer._sum(operation, rows, weights, ctx.routing.tokens)
-        return x, sums, None, None, None
-
-
-class _Combine(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, y: torch.Tensor, link: torch.Tensor, routing: _Routing, layer: ExpertParallel) -> torch.Tensor:
-        ctx.routing, ctx.layer = routing, layer
-        out, _ = layer._sum(routing.take(y), y.detach(), None, routing.tokens)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        layer, routing = ctx.layer, ctx.routing
-        weights = gradient.new_zeros(routing.tokens, layer.top_k, dtype=torch.float32)
-        rows = gradient.to(layer.dtype).contiguous()
-        operation = layer._begin(lambda: layer.native.dispatch_with(routing.kept, rows, weights))
-        # The backward pass of the dispatch combines it.
-        routing.pending, layer._pending = operation, routing
-        return layer._rows(operation), gradient.new_zeros(0), None, None

@@ -1,0 +1,155 @@
+"""What the custom ops of dispatch and combine run: a native plan, and its operations between a dispatch and a combine."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+import torch
+
+import anabranch
+
+_PLANS: weakref.WeakValueDictionary[str, Plan] = weakref.WeakValueDictionary()
+_NUMBERS = itertools.count()
+
+
+def plan_named(name: str) -> Plan:
+    """The plan that an op names."""
+    plan = _PLANS.get(name)
+    if plan is None:
+        raise anabranch.UsageError(f"no plan of expert parallelism has the name {name!r} in this process; make its ExpertParallel first, and keep it")
+    return plan
+
+
+class Plan:
+    """A native plan, its expert-major layout, and the operations that wait for a combine.
+
+    A dispatch is known by its number, which its outputs carry in a tensor on the CPU: copies of that tensor, as compiled graphs make them, name
+    the same dispatch. A dispatch can be under way twice: in the forward pass, and with gradients in the backward pass.
+    """
+
+    def __init__(
+        self,
+        world: anabranch.World,
+        config: anabranch.EpConfig,
+        ranks: list[int] | None,
+        slots: int,
+        dtype: torch.dtype,
+        layout: tuple[int, int] | None,
+        name: str | None,
+    ) -> None:
+        self.name = f"ep{next(_NUMBERS)}" if name is None else name
+        if self.name in _PLANS:
+            raise anabranch.UsageError(f"a plan of expert parallelism has the name {self.name!r} already in this process")
+        self.world, self._slots = world, slots
+        self.dtype = dtype
+        self.native = world.expert_parallel(config, ranks)
+        self.layout = None if layout is None else self.native.expert_major(capacity=layout[0], alignment=layout[1])
+        fields = dict(config.fields())
+        self.hidden, self.top_k, self.scale_bytes = (int(fields[field]) for field in ("hidden", "top_k", "scale_bytes"))
+        self.rows, self.rank, self.ranks = self.native.rows_capacity, self.native.rank, self.native.size
+        self._dispatches = itertools.count()
+        # By number and whether it has gradients.
+        self._pending: dict[tuple[int, bool], Any] = {}
+        self._expanded: Any = None
+        _PLANS[self.name] = self
+
+    @property
+    def experts_shape(self) -> tuple[int, int]:
+        """Local experts, and rows of each in the expert-major layout."""
+        if self.layout is None:
+            raise anabranch.UsageError(f"the plan {self.name!r} has no expert-major layout; give ExpertParallel a capacity")
+        return len(self.layout.experts), self.layout.capacity
+
+    def _settle(self) -> None:
+        """CPU tensors have no stream: results are there when an op returns."""
+        if self.world.runtime == "host":
+            self.world.synchronize()
+
+    def _start(self, key: tuple[int, bool], call: Any) -> Any:
+        """Starts an operation. The oldest that autograd never combined gives its slot back, on all ranks alike."""
+        while len(self._pending) >= self._slots:
+            self._pending.pop(next(iter(self._pending))).release()
+        operation = self._pending[key] = call()
+        return operation
+
+    def dispatch(
+        self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, scales: torch.Tensor | None, save: bool
+    ) -> tuple[Any, torch.Tensor, int]:
+        """Starts the dispatch of a forward pass: the operation, its saved routing (no elements unless ``save``), and its number."""
+        number = next(self._dispatches)
+        # Before torch 2.10 tensors that require gradients are not shared.
+        sent = [None if tensor is None else tensor.detach().contiguous() for tensor in (x, ids, weights, scales)]
+        operation = self._start((number, False), lambda: self.native.dispatch(*sent))
+        routing = x.new_empty(self.native.routing_bytes if save else 0, dtype=torch.uint8)
+        if save:
+            self.native.save_routing(operation, routing)
+        self._settle()
+        return operation, routing, number
+
+    def dispatch_with(self, key: tuple[int, bool], routing: torch.Tensor, x: torch.Tensor, weights: torch.Tensor | None) -> Any:
+        """Starts a dispatch along a saved routing."""
+        if routing.numel() == 0:
+            raise anabranch.UsageError("the routing of this dispatch was not saved (no gradients were enabled), and it was combined already")
+        kept = self.native.routing_in(routing, len(x))
+        operation = self._start(key, lambda: self.native.dispatch_with(kept, x.detach().to(self.dtype).contiguous(), weights))
+        self._settle()
+        return operation
+
+    def take(self, key: tuple[int, bool], routing: torch.Tensor, tokens: int, weights: torch.Tensor | None = None) -> Any:
+        """The operation to combine. Where there is none any more, empty rows are sent once more along the routing, with ``weights``."""
+        if key not in self._pending:
+            self.dispatch_with(key, routing, routing.new_zeros(tokens, self.hidden, dtype=self.dtype), weights)
+        return self._pending.pop(key)
+
+    def combine(self, operation: Any, y: torch.Tensor | None, tokens: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sums of each token's rows, and of its weights in the window."""
+        out = torch.empty(tokens, self.hidden, dtype=self.dtype, device=device)
+        out_weights = torch.empty(tokens, self.top_k, dtype=torch.float32, device=device)
+        rows = None if y is None else y.detach().to(self.dtype).contiguous()
+        self.native.combine(operation, rows, out=out, out_weights=out_weights)
+        self._settle()
+        return out, out_weights
+
+    def received(self, operation: Any) -> torch.Tensor:
+        """Which rows of the windows came, ``[rows, 1]``."""
+        counts = torch.from_dlpack(operation.counts)
+        places = torch.arange(self.rows, device=counts.device)
+        stride = self.native.row_stride
+        if stride:
+            return (places % stride < counts[places // stride])[:, None]
+        return (places < torch.from_dlpack(operation.offsets)[-1])[:, None]
+
+    def expand(self, operation: Any) -> torch.Tensor:
+        """Fills the expert-major layout; which of its rows are pairs, ``[local experts, capacity]``."""
+        _, capacity = self.experts_shape
+        self.layout.expand(operation)
+        self._settle()
+        self._expanded = operation
+        counts = torch.from_dlpack(self.layout.counts)
+        return torch.arange(capacity, device=counts.device) < counts[:, None]
+
+    def contract(self, operation: Any, y: torch.Tensor) -> torch.Tensor | None:
+        """Sums the experts' output of each received row, for :meth:`combine`: in the window where the plan has one, else in a tensor."""
+        if self._expanded is not operation:
+            self.expand(operation)
+        y = y.detach().to(self.dtype).contiguous()
+        sums = None if operation.combine_rows is not None else y.new_empty(self.rows, self.hidden)
+        self.layout.contract(operation, y, out=sums)
+        self._settle()
+        return sums
+
+    def set_pair_weights(self, operation: Any, weights: torch.Tensor) -> None:
+        """Fills the window of weights from those of the expert-major layout."""
+        slots = torch.from_dlpack(self.layout.slot_map).long()
+        # Entries of rows that did not come are undefined.
+        is_pair = (slots >= 0) & (slots < weights.numel()) & self.received(operation)
+        picked = weights.reshape(-1)[torch.where(is_pair, slots, 0)] if weights.numel() else weights.new_zeros(slots.shape)
+        torch.from_dlpack(operation.combine_weights).copy_(torch.where(is_pair, picked, 0))
+
+
+def kept(window: Any, mask: torch.Tensor, fill: int = 0) -> torch.Tensor:
+    """A copy of a window, ``fill`` where nothing came."""
+    tensor = torch.from_dlpack(window)
+    return torch.where(mask, tensor, tensor.new_full((), fill))

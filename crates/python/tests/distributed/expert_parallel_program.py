@@ -1,0 +1,167 @@
+"""Dispatch and combine as custom ops: opcheck, compiled beside eager, gradients beside the same layer computed in one place."""
+
+import anabranch
+import anabranch.torch
+import common
+import pytest
+import torch
+import torch.distributed as dist
+from anabranch.torch.expert_parallel import ExpertParallel
+from common import check
+
+HIDDEN, EXPERTS, TOP_K, MOST = 32, 8, 2, 6
+
+
+def plan(**options) -> ExpertParallel:
+    return ExpertParallel(
+        anabranch.torch.world(), hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, max_tokens=MOST, dtype=torch.float32, capacity=0, **options
+    )
+
+
+def parameters(ep: ExpertParallel) -> list[torch.Tensor]:
+    """The router, and this rank's experts."""
+    generator = torch.Generator().manual_seed(1)
+    router = torch.randn(EXPERTS, HIDDEN, generator=generator) / HIDDEN**0.5
+    experts = torch.randn(EXPERTS, HIDDEN, HIDDEN, generator=generator) / HIDDEN**0.5
+    return [router.requires_grad_(), experts[ep.experts_on()].requires_grad_()]
+
+
+def tokens(rank: int, count: int = MOST) -> torch.Tensor:
+    return torch.randn(MOST, HIDDEN, generator=torch.Generator().manual_seed(10 + rank))[:count].clone().requires_grad_()
+
+
+def route(x, router):
+    weights, ids = torch.topk(torch.softmax(x @ router.t(), -1), TOP_K)
+    return ids, weights
+
+
+def by_row(ep, x, router, experts):
+    received = ep.dispatch(x, *route(x, router))
+    own = torch.tensor(ep.experts_on())
+    chosen = ((received.ids[:, :, None] == own) * received.weights[:, :, None]).sum(1)
+    each = torch.einsum("eij,tj->tei", experts, received.rows)
+    return ep.combine((each * chosen[:, :, None]).sum(1), received)
+
+
+def by_expert(ep, x, router, experts):
+    received = ep.dispatch_experts(x, *route(x, router))
+    return ep.combine_experts(torch.einsum("eij,ecj->eci", experts, received.rows), received)
+
+
+def in_one_place(x, router, experts):
+    ids, weights = route(x, router)
+    each = torch.einsum("eij,tj->tei", experts, x)
+    chosen = torch.gather(each, 1, ids[:, :, None].expand(-1, -1, HIDDEN))
+    return (chosen * weights[:, :, None]).sum(1)
+
+
+def gradients(function, x, *others):
+    out = torch.tanh(function(x, *others))
+    return [out.detach(), *torch.autograd.grad(out.square().sum(), [x, *others])]
+
+
+def close(left, right):
+    torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
+
+
+@check
+def gradients_equal_those_of_one_place(rank, size, gloo):
+    for mode in ("slotted", "compact"):
+        ep = plan(mode=mode)
+        router, own = parameters(ep)
+        everyone = torch.empty(EXPERTS, HIDDEN, HIDDEN)
+        dist.all_gather_into_tensor(everyone, own.detach(), group=gloo)
+        expected = gradients(in_one_place, tokens(rank), router, everyone.requires_grad_())
+        dist.all_reduce(expected[3], group=gloo)
+        for layer in (by_row, by_expert):
+            for _ in range(2):
+                given = gradients(lambda *arguments: layer(ep, *arguments), tokens(rank), router, own)
+                close(given[:3], expected[:3])
+                close(given[3], expected[3][ep.experts_on()])
+
+
+@check
+def compiled_equals_eager(rank, size, gloo):
+    ep = plan(name="compiled")
+    router, own = parameters(ep)
+    for layer in (by_row, by_expert):
+
+        def step(x, router, own, layer=layer):
+            return layer(ep, torch.tanh(layer(ep, x, router, own)), router, own)
+
+        compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+        # Other counts of tokens are compiled with a symbol for them; a rank without tokens takes part.
+        for count in (MOST, MOST - 1, 0 if rank else 3):
+            close(gradients(compiled, tokens(rank, count), router, own), gradients(step, tokens(rank, count), router, own))
+        with torch.no_grad():
+            close(compiled(tokens(rank), router, own), step(tokens(rank), router, own))
+
+
+@check
+def every_op_passes_opcheck(rank, size, gloo):
+    ep, ops = plan(), torch.ops.anabranch
+    router, _ = parameters(ep)
+    x = tokens(rank)
+    ids, weights = (part.detach() for part in route(x, router))
+    sent = (x, ids.int(), weights.requires_grad_(), None, ep.name, True)
+
+    # A routing and a number are those of one dispatch: the check that calls an op twice finds them different, and
+    # `compiled_equals_eager` is in its place.
+    once = ("test_schema", "test_autograd_registration", "test_faketensor")
+
+    def passed(op, arguments, tests=(*once, "test_aot_dispatch_dynamic")):
+        outcome = torch.library.opcheck(op, arguments, test_utils=tests)
+        assert set(outcome.values()) == {"SUCCESS"}, outcome
+
+    def fresh(tensor):
+        return tensor.detach().clone().requires_grad_(tensor.is_floating_point())
+
+    passed(ops.ep_dispatch.default, sent, once)
+    rows, _, _, row_weights, _, link, routing, number = map(fresh, ops.ep_dispatch(*sent))
+    passed(ops.ep_combine.default, (rows, link, routing, number, len(x), ep.name))
+    passed(ops.ep_dispatch_with.default, (x.detach(), routing, number, ep.name))
+    passed(ops.ep_combine_weights.default, (rows.detach(), row_weights.detach(), link.detach(), routing, number, len(x), ep.name))
+    passed(ops.ep_dispatch_experts.default, sent, once)
+    rows, _, row_weights, _, link, routing, number = map(fresh, ops.ep_dispatch_experts(*sent))
+    passed(ops.ep_combine_experts.default, (rows, row_weights, link, routing, number, len(x), ep.name))
+    passed(ops.ep_dispatch_experts_with.default, (x.detach(), routing, number, ep.name))
+    passed(ops.ep_combine_experts_weights.default, (rows.detach(), row_weights.detach(), link.detach(), routing, number, len(x), ep.name))
+
+
+@check
+def scales_come_with_their_rows(rank, size, gloo):
+    ep = plan(scale_bytes=4)
+    value = torch.arange(1, MOST + 1) + 10 * rank
+    x, scales = value[:, None].float().expand(-1, HIDDEN), value[:, None].to(torch.uint8).expand(-1, 4)
+    ids, weights = torch.arange(MOST * TOP_K).reshape(MOST, TOP_K) % EXPERTS, torch.ones(MOST, TOP_K)
+    with torch.no_grad():
+        received = ep.dispatch(x, ids, weights, scales)
+        assert torch.equal(received.scales.float(), received.rows[:, :4]) and received.rows.any()
+        ep.combine(received.rows, received)
+        grouped = ep.dispatch_experts(x, ids, weights, scales)
+        assert torch.equal(grouped.scales.float(), grouped.rows[:, :, :4]) and grouped.rows.any()
+        ep.combine_experts(grouped.rows, grouped)
+
+
+@check
+def wrong_calls_are_refused(rank, size, gloo):
+    ep = plan(name="one")
+    x, ids = tokens(rank), torch.zeros(MOST, TOP_K, dtype=torch.int32)
+    with pytest.raises(anabranch.UsageError, match="'one' already"):
+        plan(name="one")
+    with torch.no_grad():
+        received = ep.dispatch(x, ids, torch.ones(MOST, TOP_K))
+        ep.combine(received.rows, received)
+        with pytest.raises(anabranch.UsageError, match="was not saved"):
+            ep.combine(received.rows, received)
+    without = ExpertParallel(anabranch.torch.world(), hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, max_tokens=MOST, dtype=torch.float32)
+    with pytest.raises(anabranch.UsageError, match="no expert-major layout"):
+        without.dispatch_experts(x, ids, torch.ones(MOST, TOP_K))
+    name = without.name
+    del without
+    with pytest.raises(anabranch.UsageError, match="no plan of expert parallelism"):
+        torch.ops.anabranch.ep_dispatch(x, ids, torch.ones(MOST, TOP_K), None, name, False)
+
+
+if __name__ == "__main__":
+    common.main()

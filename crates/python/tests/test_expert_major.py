@@ -1,0 +1,164 @@
+"""Rows grouped by expert, beside a computation of the whole batch in one place."""
+
+import anabranch
+import numpy
+import pytest
+from test_expert_parallel import EXPERTS, HIDDEN, RANKS, batch, expert, plan, reference, tokens_of
+
+
+def pairs_of(number, seed=0):
+    """What an expert gets: rank, token, place, weight and row, in the layout's order."""
+    found = []
+    for rank in range(RANKS):
+        x, ids, weights = batch(rank, seed)
+        for token, place in numpy.argwhere(ids == number):
+            found.append((rank, token, place, weights[token, place], x[token]))
+    return found
+
+
+@pytest.mark.parametrize("mode", ["slotted", "compact"])
+@pytest.mark.parametrize("window", [True, False])
+@pytest.mark.parametrize("split", [True, False])
+def test_rows_are_grouped_and_their_sums_combined(settings, mode, window, split):
+    def work(world):
+        ep = world.expert_parallel(plan(mode=mode))
+        layout = ep.expert_major(alignment=4)
+        assert layout.experts == ep.experts_on() and layout.capacity % 4 == 0 and layout.scales is None
+        for seed in range(3):
+            x, ids, weights = batch(world.rank, seed)
+            dispatched = ep.dispatch_recv(ep.dispatch_send(x, ids, weights)) if split else ep.dispatch(x, ids, weights)
+            layout.expand(dispatched)
+            world.synchronize()
+            rows, counts = numpy.from_dlpack(layout.rows), numpy.from_dlpack(layout.counts)
+            sources, of_rows = numpy.from_dlpack(layout.sources), numpy.from_dlpack(layout.weights)
+            offsets, slots = numpy.from_dlpack(layout.source_offsets), numpy.from_dlpack(layout.slot_map)
+            numbers = numpy.from_dlpack(dispatched.token_numbers)
+            y = numpy.full(rows.shape, numpy.nan, numpy.float32)
+            for local, number in enumerate(layout.experts):
+                expected = pairs_of(number, seed)
+                assert counts[local] == len(expected) == offsets[local, -1]
+                for place, (rank, token, k, weight, row) in enumerate(expected):
+                    received, *source = sources[local, place]
+                    assert source == [rank, token, k] and numbers[received, 0] == token
+                    assert slots[received, k] == local * layout.capacity + place
+                    assert of_rows[local, place] == weight and (rows[local, place] == row).all()
+                    assert offsets[local, rank] <= place < offsets[local, rank + 1]
+                padded = -(-len(expected) // 4) * 4
+                assert (rows[local, len(expected) : padded] == 0).all() and (sources[local, len(expected) : padded] == -1).all()
+                y[local, : len(expected)] = expert(number, rows[local, : len(expected)])
+            out = numpy.full_like(x, 7)
+            sums = None if window else numpy.zeros((ep.rows_capacity, HIDDEN), numpy.float32)
+            layout.contract(dispatched, y, out=sums)
+            if split:
+                ep.combine_recv(ep.combine_send(dispatched, sums), out=out)
+            else:
+                ep.combine(dispatched, sums, out=out)
+            world.synchronize()
+            assert (out == reference(x, ids, weights)).all()
+
+    anabranch.spawn_threads(work, RANKS, settings)
+
+
+def test_pairs_beyond_the_capacity_are_left_out(settings):
+    def work(world):
+        ep = world.expert_parallel(plan())
+        layout = ep.expert_major(capacity=1)
+        x, ids, weights = batch(world.rank)
+        dispatched = ep.dispatch(x, ids, weights)
+        layout.expand(dispatched)
+        world.synchronize()
+        rows, slots = numpy.from_dlpack(layout.rows), numpy.from_dlpack(layout.slot_map)
+        y = numpy.stack([expert(number, rows[local]) for local, number in enumerate(layout.experts)])
+        dropped = 0
+        for local, number in enumerate(layout.experts):
+            pairs = len(pairs_of(number))
+            assert numpy.from_dlpack(layout.pairs)[local] == pairs and numpy.from_dlpack(layout.counts)[local] == min(pairs, 1)
+            dropped += pairs - min(pairs, 1)
+        stride, counts = ep.row_stride, numpy.from_dlpack(dispatched.counts)
+        came = [row for source in range(RANKS) for row in range(stride * source, stride * source + counts[source])]
+        assert (slots[came] == -2).sum() == dropped
+        layout.contract(dispatched, y)
+        out = numpy.empty_like(x)
+        ep.combine(dispatched, out=out)
+        world.synchronize()
+        kept = {number: pairs_of(number)[0][:3] for number in range(EXPERTS) if pairs_of(number)}
+        expected = numpy.zeros_like(x)
+        for token, place in numpy.argwhere(ids >= 0):
+            number = int(ids[token, place])
+            if kept[number] == (world.rank, token, place):
+                expected[token] += weights[token, place] * expert(number, x[token])
+        assert (out == expected).all()
+        return dropped
+
+    assert sum(anabranch.spawn_threads(work, RANKS, settings)) > 0
+
+
+def test_wrong_calls_are_refused(settings):
+    def work(world):
+        ep, other = world.expert_parallel(plan(slots=2)), world.expert_parallel(plan())
+        for options, words in [({"alignment": 3}, "alignment"), ({"capacity": 5, "alignment": 4}, "multiple"), ({"capacity": 10**6}, "capacity")]:
+            with pytest.raises(anabranch.ConfigError, match=words):
+                ep.expert_major(**options)
+        layout = ep.expert_major()
+        first, second = ep.dispatch(*batch(0)), ep.dispatch(*batch(0))
+        y = numpy.zeros(layout.rows.shape, numpy.float32)
+        with pytest.raises(anabranch.UsageError, match="another plan"):
+            other.expert_major().expand(first)
+        layout.expand(second)
+        with pytest.raises(anabranch.UsageError, match="do not hold this dispatch"):
+            layout.contract(first, y)
+        with pytest.raises(anabranch.UsageError, match="y has shape"):
+            layout.contract(second, y[:, :1].copy())
+        with pytest.raises(anabranch.UsageError, match="out has shape"):
+            layout.contract(second, y, out=numpy.zeros((2, HIDDEN), numpy.float32))
+        layout.contract(second, y)
+        out = numpy.ones((tokens_of(0), HIDDEN), numpy.float32)
+        ep.combine(second, out=out)
+        first.release()
+        with pytest.raises(anabranch.UsageError, match="used already"):
+            layout.expand(first)
+        world.synchronize()
+        assert (out == 0).all()
+
+    anabranch.spawn_threads(work, 2, settings)
+
+
+def test_windows_outlive_the_layout(settings):
+    def work(world):
+        ep = world.expert_parallel(plan())
+        layout = ep.expert_major()
+        with ep.dispatch(*batch(world.rank)) as dispatched:
+            layout.expand(dispatched)
+            world.synchronize()
+        rows, counts = numpy.from_dlpack(layout.rows), numpy.from_dlpack(layout.counts)
+        before = rows[0, : counts[0]].copy()
+        del layout
+        assert len(before) > 0 and (rows[0, : counts[0]] == before).all()
+
+    anabranch.spawn_threads(work, RANKS, settings)
+
+
+def test_a_routing_in_the_callers_memory_sends_other_rows_the_same_way(settings):
+    def work(world):
+        ep = world.expert_parallel(plan())
+        x, ids, weights = batch(world.rank)
+        memory = numpy.zeros(ep.routing_bytes, numpy.uint8)
+        with pytest.raises(anabranch.UsageError, match="routing"):
+            ep.routing_in(memory[:-1].copy(), len(x))
+        with ep.dispatch(x, ids, weights) as dispatched:
+            ep.save_routing(dispatched, memory)
+            world.synchronize()
+            numbers = numpy.from_dlpack(dispatched.token_numbers).copy()
+            counts = numpy.from_dlpack(dispatched.counts).copy()
+        copy = memory.copy()
+        memory[:] = 0xFF
+        with ep.dispatch_with(ep.routing_in(copy, len(x)), x * 3, weights) as again:
+            world.synchronize()
+            assert (numpy.from_dlpack(again.counts) == counts).all()
+            rows = numpy.from_dlpack(again.rows)
+            for source, count in enumerate(counts):
+                places = range(ep.row_stride * source, ep.row_stride * source + count)
+                for place in places:
+                    assert (rows[place] == 3 * batch(source)[0][numbers[place, 0]]).all()
+
+    anabranch.spawn_threads(work, RANKS, settings)

@@ -1,0 +1,386 @@
+#!/usr/bin/env python3
+"""Checks the torch package on the GPUs of this machine: prints `ok` or `failed` for each check, and exits with 1 if one failed.
+
+    python3 scripts/torch_gpu_check.py [--ranks N] [--one-gpu] [--only NAME ...] [--cpu]
+
+Each check runs in processes of its own, one for each GPU (`--ranks`: fewer). `--one-gpu` runs all ranks, 2 by default, on the first GPU, which
+they share in time. `--cpu` runs on the host runtime the checks that capture no graph.
+"""
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import anabranch.torch
+
+CHECKS: dict = {}
+# Those that capture CUDA graphs.
+GRAPHS: set = set()
+SECONDS = 240
+
+
+def check(function):
+    CHECKS[function.__name__] = function
+    return function
+
+
+def graph_check(function):
+    GRAPHS.add(function.__name__)
+    return check(function)
+
+
+class Rank:
+    """This rank, its device, and numbers that differ between ranks."""
+
+    def __init__(self, is_cpu: bool) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.device = torch.device("cpu") if is_cpu else torch.device("cuda", torch.cuda.current_device())
+
+    def values(self, rank: int, *shape: int, round: int = 0) -> torch.Tensor:
+        """Small whole numbers, whose sums are exact."""
+        count = torch.Size(shape).numel()
+        return ((torch.arange(count, device=self.device) * 7 + 3 * rank + round) % 5).float().reshape(shape)
+
+    def total(self, *shape: int, round: int = 0) -> torch.Tensor:
+        return sum(self.values(rank, *shape, round=round) for rank in range(self.size))
+
+
+def same(given: torch.Tensor, expected: torch.Tensor) -> None:
+    assert torch.equal(given, expected), f"{given} is not {expected}"
+
+
+def close(given: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(given, expected, rtol=1e-3, atol=1e-4)
+
+
+@check
+def collectives(of: Rank) -> None:
+    for empty in (lambda *shape: torch.empty(*shape, device=of.device), anabranch.torch.empty):
+        for is_async in (False, True):
+            for count in (4, 1000, 1 << 20):
+                results = run_collectives(of, empty, count, is_async)
+                check_collectives(of, results, count)
+
+
+def run_collectives(of: Rank, empty, count: int, is_async: bool, tensors=None, round: int = 0):
+    """all_reduce, all_gather, reduce_scatter and all_to_all; ``tensors`` of a call before are used again."""
+    if tensors is None:
+        tensors = empty(count), empty(of.size * count), empty(count), empty(of.size * count), empty(of.size * count)
+        fill(of, tensors, round)
+    reduced, gathered, scattered, exchanged, source = tensors
+
+    def wait(work):
+        if is_async:
+            work.wait()
+
+    wait(dist.all_reduce(reduced, async_op=is_async))
+    wait(dist.reduce_scatter_tensor(scattered, source, async_op=is_async))
+    wait(dist.all_gather_into_tensor(gathered, reduced, async_op=is_async))
+    wait(dist.all_to_all_single(exchanged, source, async_op=is_async))
+    return tensors
+
+
+def fill(of: Rank, tensors, round: int) -> None:
+    reduced, *_, source = tensors
+    reduced.copy_(of.values(of.rank, len(reduced), round=round))
+    source.copy_(of.values(of.rank, len(source), round=round))
+
+
+def check_collectives(of: Rank, tensors, count: int, round: int = 0) -> None:
+    reduced, gathered, scattered, exchanged, _ = tensors
+    mine = slice(of.rank * count, (of.rank + 1) * count)
+    same(reduced, of.total(count, round=round))
+    same(gathered, of.total(count, round=round).repeat(of.size))
+    same(scattered, of.total(of.size * count, round=round)[mine])
+    same(exchanged, torch.cat([of.values(rank, of.size * count, round=round)[mine] for rank in range(of.size)]))
+
+
+def captured(call):
+    """A CUDA graph of the call, which ran before."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call()
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        result = call()
+    return graph, result
+
+
+def replayed_collectives(of: Rank, empty, is_async: bool) -> None:
+    for count in (4, 1 << 18):
+        tensors = run_collectives(of, empty, count, is_async)
+        graph, _ = captured(lambda: run_collectives(of, empty, count, is_async, tensors))
+        for round in range(1, 4):
+            fill(of, tensors, round)
+            graph.replay()
+            torch.cuda.synchronize()
+            check_collectives(of, tensors, count, round)
+        # Eager calls between replays.
+        check_collectives(of, run_collectives(of, empty, count, is_async, round=7), count, 7)
+
+
+@graph_check
+def graph_of_synchronous_collectives(of: Rank) -> None:
+    replayed_collectives(of, lambda *shape: torch.empty(*shape, device=of.device), False)
+
+
+@graph_check
+def graph_of_asynchronous_collectives(of: Rank) -> None:
+    replayed_collectives(of, lambda *shape: torch.empty(*shape, device=of.device), True)
+
+
+@graph_check
+def graph_of_collectives_in_the_heap(of: Rank) -> None:
+    replayed_collectives(of, anabranch.torch.empty, False)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 8))
+
+
+def trained(model: nn.Module, of: Rank, ranks: range) -> list[float]:
+    """The mean losses of some steps on the data of these ranks, of which the model averages."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for step in range(4):
+        generators = [torch.Generator().manual_seed(100 * step + rank) for rank in ranks]
+        x = torch.cat([torch.randn(16, 64, generator=generator) for generator in generators]).to(of.device)
+        y = torch.cat([torch.randn(16, 8, generator=generator) for generator in generators]).to(of.device)
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def same_training(model: nn.Module, of: Rank) -> None:
+    """Each rank trains on its data; the parameters are those of one process that trains on all data."""
+    alone = network().to(of.device)
+    trained(alone, of, range(of.size))
+    trained(model, of, range(of.rank, of.rank + 1))
+    for given, expected in zip(model.parameters(), alone.parameters(), strict=True):
+        close(given.full_tensor() if hasattr(given, "full_tensor") else given, expected)
+
+
+@check
+def data_parallel(of: Rank) -> None:
+    devices = None if of.device.type == "cpu" else [of.device.index]
+    same_training(nn.parallel.DistributedDataParallel(network().to(of.device), device_ids=devices, bucket_cap_mb=0.02), of)
+
+
+def fully_sharded_model(of: Rank, is_in_heap: bool) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(of.device.type, (of.size,))
+    model = network().to(of.device)
+    for layer in [*(layer for layer in model if isinstance(layer, nn.Linear)), model]:
+        fully_shard(layer, mesh=mesh)
+        layer.set_allocate_memory_from_process_group_for_comm(is_in_heap)
+    return model
+
+
+@check
+def fully_sharded(of: Rank) -> None:
+    same_training(fully_sharded_model(of, False), of)
+
+
+@check
+def fully_sharded_with_buffers_of_the_heap(of: Rank) -> None:
+    heap = dist.group.WORLD._get_backend(of.device)._shared.heap
+    model = fully_sharded_model(of, True)
+    same_training(model, of)
+    buffers = {key: len(pool) for key, pool in heap._pools.items()}
+    assert buffers or of.size == 1, "FSDP2 took no buffer of the heap"
+    for _ in range(5):
+        trained(model, of, range(of.rank, of.rank + 1))
+    assert buffers == {key: len(pool) for key, pool in heap._pools.items()}, "later steps took more buffers"
+
+
+HIDDEN, EXPERTS, TOP_K, TOKENS = 128, 16, 4, 64
+
+
+class Layers:
+    """A layer of experts, by row and by expert, and the same in one place."""
+
+    def __init__(self, of: Rank, mode: str) -> None:
+        from anabranch.torch.expert_parallel import ExpertParallel
+
+        self.ep = ExpertParallel(
+            anabranch.torch.world(), hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, max_tokens=TOKENS, dtype=torch.float32, mode=mode, capacity=0
+        )
+        generator = torch.Generator().manual_seed(1)
+        random = lambda *shape: torch.randn(*shape, generator=generator).to(of.device) / HIDDEN**0.5
+        self.router, self.everyone = random(EXPERTS, HIDDEN).requires_grad_(), random(EXPERTS, HIDDEN, HIDDEN).requires_grad_()
+        own = self.ep.experts_on()
+        self.ids, self.experts = torch.tensor(own, device=of.device), self.everyone.detach()[own].clone().requires_grad_()
+
+    def tokens(self, of: Rank, round: int = 0) -> torch.Tensor:
+        return torch.randn(TOKENS, HIDDEN, generator=torch.Generator().manual_seed(10 + of.rank + 100 * round)).to(of.device)
+
+    def route(self, x: torch.Tensor):
+        weights, ids = torch.topk(torch.softmax(x @ self.router.t(), -1), TOP_K)
+        return ids, weights
+
+    def by_row(self, x: torch.Tensor) -> torch.Tensor:
+        received = self.ep.dispatch(x, *self.route(x))
+        chosen = ((received.ids[:, :, None] == self.ids) * received.weights[:, :, None]).sum(1)
+        each = torch.einsum("eij,tj->tei", self.experts, received.rows)
+        return self.ep.combine((each * chosen[:, :, None]).sum(1), received)
+
+    def by_expert(self, x: torch.Tensor) -> torch.Tensor:
+        received = self.ep.dispatch_experts(x, *self.route(x))
+        return self.ep.combine_experts(torch.einsum("eij,ecj->eci", self.experts, received.rows), received)
+
+    def in_one_place(self, x: torch.Tensor) -> torch.Tensor:
+        ids, weights = self.route(x)
+        each = torch.einsum("eij,tj->tei", self.everyone, x)
+        return (torch.gather(each, 1, ids[:, :, None].expand(-1, -1, HIDDEN)) * weights[:, :, None]).sum(1)
+
+    def gradients(self, layer, x: torch.Tensor) -> list[torch.Tensor]:
+        """The output, and the gradients of the tokens and the router."""
+        out = torch.tanh(layer(x))
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), [x, self.router])]
+
+
+def each_layer(of: Rank):
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for mode in ("slotted", "compact"):
+        layers = Layers(of, mode)
+        for layer in (layers.by_row, layers.by_expert):
+            yield layers, layer
+
+
+@check
+def experts(of: Rank) -> None:
+    for layers, layer in each_layer(of):
+        for round in range(3):
+            x = layers.tokens(of, round).requires_grad_()
+            for given, expected in zip(layers.gradients(layer, x), layers.gradients(layers.in_one_place, x)):
+                close(given, expected)
+
+
+@check
+def compiled_experts(of: Rank) -> None:
+    for layers, layer in each_layer(of):
+        compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+        x = layers.tokens(of).requires_grad_()
+        for given, expected in zip(layers.gradients(compiled, x), layers.gradients(layers.in_one_place, x)):
+            close(given, expected)
+
+
+@graph_check
+def graph_of_a_forward_pass_of_experts(of: Rank) -> None:
+    for layers, layer in each_layer(of):
+        x = layers.tokens(of)
+        with torch.no_grad():
+            layer(x)
+            graph, out = captured(lambda: layer(x))
+            for round in range(1, 4):
+                x.copy_(layers.tokens(of, round))
+                graph.replay()
+                close(out, layers.in_one_place(x))
+                close(layer(x), layers.in_one_place(x))
+
+
+@graph_check
+def graph_of_a_training_step_of_experts(of: Rank) -> None:
+    for layers, layer in each_layer(of):
+        x = layers.tokens(of).requires_grad_()
+        layers.gradients(layer, x)
+        graph, results = captured(lambda: layers.gradients(layer, x))
+        for round in range(1, 4):
+            with torch.no_grad():
+                x.copy_(layers.tokens(of, round))
+            graph.replay()
+            for given, expected in zip(results, layers.gradients(layers.in_one_place, x)):
+                close(given, expected)
+
+
+def run_rank(name: str, is_cpu: bool, is_one_gpu: bool) -> None:
+    if not is_cpu:
+        torch.cuda.set_device(0 if is_one_gpu else int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("anabranch", timeout=timedelta(seconds=60))
+    of = Rank(is_cpu)
+    CHECKS[name](of)
+    if not is_cpu:
+        torch.cuda.synchronize()
+    dist.destroy_process_group()
+
+
+def run_check(name: str, ranks: int, is_cpu: bool, is_one_gpu: bool) -> list[tuple[int, str]]:
+    """Exit codes and outputs of the ranks."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    if is_cpu:
+        shared |= {"CUDA_VISIBLE_DEVICES": "", "ANABRANCH__DEVICE__RUNTIME": "host", "OMP_NUM_THREADS": "1"}
+    if is_one_gpu:
+        shared["ANABRANCH__DEVICE__DEVICES"] = str([0] * ranks)
+    flags = [*(["--cpu"] if is_cpu else []), *(["--one-gpu"] if is_one_gpu else [])]
+    command = [sys.executable, os.path.abspath(__file__), "--rank-of", name, *flags]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    processes = [
+        subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, **pipes) for rank in range(ranks)
+    ]
+    end, results = time.monotonic() + SECONDS, []
+    for process in processes:
+        try:
+            output, _ = process.communicate(timeout=max(1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output = process.communicate()[0] + f"\nnot done after {SECONDS} s"
+        results.append((process.returncode, output))
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, help="ranks (default: the GPUs; on one GPU and on the CPU 2)")
+    parser.add_argument("--only", nargs="*", help="names of checks")
+    parser.add_argument("--cpu", action="store_true", help="run on the host runtime")
+    parser.add_argument("--one-gpu", action="store_true", help="run all ranks on the first GPU")
+    parser.add_argument("--rank-of", choices=CHECKS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rank_of:
+        run_rank(arguments.rank_of, arguments.cpu, arguments.one_gpu)
+        return
+    if not arguments.cpu and not torch.cuda.is_available():
+        sys.exit("torch sees no GPU; --cpu runs the checks that need none")
+    unknown = set(arguments.only or ()) - set(CHECKS)
+    if unknown:
+        sys.exit(f"no checks {sorted(unknown)}; there are {', '.join(CHECKS)}")
+    ranks = arguments.ranks or (2 if arguments.cpu or arguments.one_gpu else torch.cuda.device_count())
+    print(f"torch {torch.__version__}, {ranks} ranks, {'host runtime' if arguments.cpu else torch.cuda.get_device_name()}", flush=True)
+    failed = 0
+    for name in arguments.only or CHECKS:
+        if arguments.cpu and name in GRAPHS:
+            continue
+        start = time.monotonic()
+        results = run_check(name, ranks, arguments.cpu, arguments.one_gpu)
+        is_ok = all(code == 0 for code, _ in results)
+        print(f"{'ok' if is_ok else 'failed':>6}  {name} ({time.monotonic() - start:.0f} s)", flush=True)
+        if not is_ok:
+            failed += 1
+            for rank, (code, output) in enumerate(results):
+                tail = "\n".join(f"        {line}" for line in output.splitlines()[-25:])
+                print(f"        rank {rank} ended with {code}:\n{tail}", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
