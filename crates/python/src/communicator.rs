@@ -201,22 +201,28 @@ impl Communicator {
         })
     }
 
-    /// Reduces `input`, `[ranks * n, ...]`, over the ranks, and leaves part r, `[n, ...]`, in `output` of rank r.
-    #[pyo3(signature = (output, input, op = None, *, stream = None))]
+    /// Reduces `input`, `[ranks * n, ...]`, over the ranks, and leaves part r, `[n, ...]`, in `output` of rank r. With `counts`, part r has
+    /// `counts[r]` rows of the first dimension.
+    #[pyo3(signature = (output, input, op = None, *, counts = None, stream = None))]
     fn reduce_scatter_tensor(
         &self,
         py: Python<'_>,
         output: &Bound<'_, PyAny>,
         input: &Bound<'_, PyAny>,
         op: Option<&Bound<'_, PyAny>>,
+        counts: Option<Vec<u64>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Work> {
         let op = op.map_or(Ok(ReduceOp::Sum), operator)?;
         let arrays = vec![self.array("input", input)?, self.array("output", output)?.written()?];
+        let counts = counts.map(|counts| elements("counts", &counts, arrays[0].row())).transpose()?;
         self.launch(py, stream, arrays, move |arrays, run| {
             // SAFETY: `launch` keeps the tensors until the work is over.
             let (input, output) = unsafe { (arrays[0].tensor()?, arrays[1].tensor()?) };
-            run(&Call::ReduceScatter { output, input, op })
+            match &counts {
+                None => run(&Call::ReduceScatter { output, input, op }),
+                Some(counts) => run(&Call::ReduceScatterUneven { output, input, op, counts }),
+            }
         })
     }
 

@@ -78,6 +78,12 @@ def test_gathers_and_scatters(settings):
 
         part = numpy.zeros((2, 3), numpy.float32)
         comm.reduce_scatter_tensor(part, everything).join()
+        uneven_part = numpy.zeros((counts[world.rank], 3), numpy.float32)
+        comm.reduce_scatter_tensor(uneven_part, uneven, counts=counts).join()
+        first = sum(counts[:world.rank])
+        assert (uneven_part == RANKS * uneven[first:first + counts[world.rank]]).all()
+        with pytest.raises(anabranch.UsageError, match="this rank's count"):
+            comm.reduce_scatter_tensor(part, uneven, counts=[5] * 2 + [0] * (RANKS - 2))
 
         at_one = numpy.zeros((2 * RANKS, 3), numpy.float32) if world.rank == 1 else None
         comm.gather(own, at_one, dst=1).join()

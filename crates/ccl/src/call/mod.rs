@@ -39,6 +39,18 @@ pub enum Call<'a> {
         /// The operator.
         op: ReduceOp,
     },
+    /// [`Self::ReduceScatter`] with a count for each member. Parts are concatenated in the input. At most 64 members on one node. Not in
+    /// place.
+    ReduceScatterUneven {
+        /// `[counts[rank]]`.
+        output: Tensor<'a>,
+        /// `[sum of counts]`.
+        input: Tensor<'a>,
+        /// The operator.
+        op: ReduceOp,
+        /// Elements of the part of each member, in group order; equal on all members.
+        counts: &'a [u64],
+    },
     /// `output[r * count + i] = input of r [i]`.
     AllGather {
         /// `[members * count]`.
@@ -148,7 +160,7 @@ impl Call<'_> {
     pub const fn collective(&self) -> Collective {
         match self {
             Self::AllReduce { .. } => Collective::AllReduce,
-            Self::ReduceScatter { .. } => Collective::ReduceScatter,
+            Self::ReduceScatter { .. } | Self::ReduceScatterUneven { .. } => Collective::ReduceScatter,
             Self::AllGather { .. } | Self::AllGatherUneven { .. } | Self::AllGatherMany(_) => {
                 Collective::AllGather
             }
@@ -209,6 +221,15 @@ impl Call<'_> {
                 self.times("input", input.count(), n, "output", output.count())?;
                 op.check(input.data_type())?;
                 Ok(Shape { op: Some(*op), ..shape(input, output.count(), input.kind(), output.kind()) })
+            }
+            Self::ReduceScatterUneven { output, input, op, counts } => {
+                self.same_type(output, input)?;
+                let sum = self.splits("counts", counts, members)?;
+                self.count("input", input.count(), "the sum of the counts:", sum)?;
+                self.count("output", output.count(), "this rank's count:", counts[rank.index()])?;
+                op.check(input.data_type())?;
+                let shape = shape(input, sum / n, input.kind(), output.kind());
+                Ok(Shape { op: Some(*op), uneven: true, ..shape })
             }
             Self::AllGather { output, input } => {
                 self.same_type(output, input)?;
@@ -364,6 +385,7 @@ impl<'a> Call<'a> {
         match *self {
             Self::AllReduce { output, input, .. }
             | Self::ReduceScatter { output, input, .. }
+            | Self::ReduceScatterUneven { output, input, .. }
             | Self::AllGather { output, input }
             | Self::AllGatherUneven { output, input, .. }
             | Self::AllToAll { output, input }

@@ -163,6 +163,30 @@ device_struct! {
         pub is_aligned: u32,
         /// Whether members write to one peer at a time, with barriers in between (`push` of large messages).
         pub is_phased: u32,
+        /// Offset of the part of this rank in the inputs.
+        pub own_start: u64,
+        /// Bytes of the part of this rank.
+        pub own_bytes: u64,
+    }
+}
+
+device_struct! {
+    /// The part of one member in the inputs of a reduce_scatter with different counts.
+    pub struct ReducePart {
+        /// Its offset.
+        pub start: u64,
+        /// Its bytes.
+        pub bytes: u64,
+    }
+}
+
+device_struct! {
+    /// Arguments of the kernels of a reduce_scatter with different counts. All members know all parts.
+    pub struct UnevenReduceArgs {
+        /// The call. `count`, `part_units`, `part_bytes` and what follows from them are those of the longest part.
+        pub reduce: ReduceArgs,
+        /// The part of each member.
+        pub parts: [ReducePart; MOST_UNEVEN],
     }
 }
 

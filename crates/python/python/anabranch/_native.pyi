@@ -151,7 +151,13 @@ class Communicator:
         self, output: _Tensor, input: _Tensor, *, counts: Sequence[int] | None = None, stream: _Stream = None
     ) -> Work: ...
     def reduce_scatter_tensor(
-        self, output: _Tensor, input: _Tensor, op: _Op | None = None, *, stream: _Stream = None
+        self,
+        output: _Tensor,
+        input: _Tensor,
+        op: _Op | None = None,
+        *,
+        counts: Sequence[int] | None = None,
+        stream: _Stream = None,
     ) -> Work: ...
     def all_to_all_single(
         self,

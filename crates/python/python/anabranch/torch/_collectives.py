@@ -311,13 +311,10 @@ class Collectives:
 
         def launch(buffers, stream):
             output = _operands(buffers.output(_only(output_tensors, "the list of outputs")), op)
-            if len({tensor.numel() for tensor in inputs}) == 1:
-                return communicator.reduce_scatter_tensor(output, _operands(buffers.join(inputs), op), op, stream=stream)
-            # Parts of different sizes: one reduction for each rank.
-            for rank, tensor in enumerate(inputs):
-                part = _operands(buffers.input(tensor), op)
-                work = communicator.reduce(part, rank, op, out=output if rank == communicator.rank else None, stream=stream)
-            return work
+            everything = _operands(buffers.join(inputs), op)
+            counts = [tensor.numel() * (2 if tensor.is_complex() else 1) for tensor in inputs]
+            is_uneven = len(set(counts)) > 1
+            return communicator.reduce_scatter_tensor(output, everything, op, counts=counts if is_uneven else None, stream=stream)
 
         return self._run(launch, list(output_tensors), opts)
 
