@@ -58,15 +58,15 @@ static ANABRANCH_DEVICE u32 target_member(const ReduceArgs& args, const Channel&
 #endif
 
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void pull(const Grid& grid, const ReduceArgs& args, Channel& channel) {
+static ANABRANCH_DEVICE void pull(const Grid& grid, const ReduceArgs& args, const Reduction& reduction, Channel& channel,
+                                  const Parts& parts) {
     const CommView& comm = args.comm;
-    Parts parts = parts_of(args);
     u32 me = comm.team.rank;
     u64 mine = args.own_bytes, tile = minimum(args.piece_bytes, u64(CCL_TILE));
     meet(grid, comm, channel);
     for (u64 first = grid.block * tile; first < mine && !channel.dead; first += grid.grid_blocks * tile) {
         reduce_bytes<Element, SUM_ONLY>(
-            grid, args, minimum(tile, mine - first),
+            grid, args, reduction, minimum(tile, mine - first),
             [&](u32 member) { return input_of(grid, comm, member) + args.own_start + first; }, targets_of(args),
             [&](u32 i) { return output_of(grid, comm, target_member(args, channel, i)) + me * parts.output + first; });
     }
@@ -91,7 +91,8 @@ static ANABRANCH_DEVICE void scatter_step(const Grid& grid, const ReduceArgs& ar
 }
 
 template <bool SUM_ONLY, class AnyParts>
-static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Channel& channel, const AnyParts& parts) {
+static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, const Reduction& reduction, Channel& channel,
+                                  const AnyParts& parts) {
     const CommView& comm = args.comm;
     u32 me = comm.team.rank, size = comm.team.size;
     u64 own = comm.heap, input = args.input.own, output = args.output.own;
@@ -111,7 +112,7 @@ static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Chan
             return output_of(grid, comm, member) + me * parts.output + first;
         };
         reduce_bytes<Element, SUM_ONLY>(
-            grid, args, mine,
+            grid, args, reduction, mine,
             [&](u32 member) {
                 return member == me ? input + args.own_start + first : staging_of(comm, own, channel, half, member);
             },
@@ -132,7 +133,8 @@ static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Chan
 }
 
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void reduce_brought(const Grid& grid, const EngineReduceArgs& args, Channel& channel) {
+static ANABRANCH_DEVICE void reduce_brought(const Grid& grid, const EngineReduceArgs& args, const Reduction& reduction,
+                                            Channel& channel) {
     const ReduceArgs& call = args.reduce;
     const CommView& comm = call.comm;
     u32 me = comm.team.rank;
@@ -141,7 +143,7 @@ static ANABRANCH_DEVICE void reduce_brought(const Grid& grid, const EngineReduce
     meet(grid, comm, channel);
     for (u64 first = grid.block * tile; first < args.bytes && !channel.dead; first += grid.grid_blocks * tile) {
         reduce_bytes<Element, SUM_ONLY>(
-            grid, call, minimum(tile, args.bytes - first),
+            grid, call, reduction, minimum(tile, args.bytes - first),
             [&](u32 member) { return first + (member == me ? call.input.own : staged + member * comm.staging_bytes); }, 1,
             [&](u32) { return call.output.own + first; });
     }
@@ -150,12 +152,14 @@ static ANABRANCH_DEVICE void reduce_brought(const Grid& grid, const EngineReduce
 
 }  // namespace ccl
 
-#define CCL_FORM(FORM, CALL, ...)                                                                    \
-    ccl::on_channel(grid, CALL.comm, CALL.input, CALL.output, [&](ccl::Channel& channel) {           \
-        if (CALL.reduction.op == ccl::SUM) return ccl::FORM<true>(grid, CALL, channel __VA_OPT__(, ) __VA_ARGS__); \
-        ccl::FORM<false>(grid, CALL, channel __VA_OPT__(, ) __VA_ARGS__);                           \
+// Plain sums have a separate path.
+#define CCL_FORM(FORM, CALL, PARTS)                                                                        \
+    ccl::on_channel(grid, (CALL).comm, (CALL).input, (CALL).output, [&](ccl::Channel& channel) {           \
+        const Reduction& given = (CALL).reduction;                                                         \
+        if (given.op == ccl::SUM) return ccl::FORM<true>(grid, CALL, given, channel, PARTS);               \
+        ccl::FORM<false>(grid, CALL, ccl::with_scalar<ccl::Element>(grid, given), channel, PARTS);         \
     })
-ANABRANCH_KERNEL(anabranch_ccl_pull, ReduceArgs, 512) { CCL_FORM(pull, args); }
+ANABRANCH_KERNEL(anabranch_ccl_pull, ReduceArgs, 512) { CCL_FORM(pull, args, ccl::parts_of(args)); }
 ANABRANCH_KERNEL(anabranch_ccl_push, ReduceArgs, 512) { CCL_FORM(push, args, ccl::parts_of(args)); }
 ANABRANCH_KERNEL(anabranch_ccl_uneven_push, UnevenReduceArgs, 512) {
     CCL_FORM(push, args.reduce, ccl::UnevenParts(args));
@@ -163,7 +167,8 @@ ANABRANCH_KERNEL(anabranch_ccl_uneven_push, UnevenReduceArgs, 512) {
 ANABRANCH_KERNEL(anabranch_ccl_engine_reduce, EngineReduceArgs, 512) {
     const ReduceArgs& call = args.reduce;
     ccl::on_channel(grid, call.comm, call.input, call.output, [&](ccl::Channel& channel) {
-        if (call.reduction.op == ccl::SUM) return ccl::reduce_brought<true>(grid, args, channel);
-        ccl::reduce_brought<false>(grid, args, channel);
+        const Reduction& given = call.reduction;
+        if (given.op == ccl::SUM) return ccl::reduce_brought<true>(grid, args, given, channel);
+        ccl::reduce_brought<false>(grid, args, ccl::with_scalar<ccl::Element>(grid, given), channel);
     });
 }

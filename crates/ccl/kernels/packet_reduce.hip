@@ -20,8 +20,8 @@ typedef CCL_ELEMENT Element;
 
 // Receives one unit from every member and reduces in group-rank order. `mine` is that of this rank. False after a fault.
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE bool reduce_unit(const Grid& grid, const ReduceArgs& args, const Channel& channel, u64 unit, u64 mine,
-                                         u64& result) {
+static ANABRANCH_DEVICE bool reduce_unit(const Grid& grid, const ReduceArgs& args, const Reduction& reduction, const Channel& channel,
+                                         u64 unit, u64 mine, u64& result) {
     const CommView& comm = args.comm;
     Partial<Element, u64, SUM_ONLY> sum;
     for (u32 base = 0; base < comm.team.size; base += BATCH) {
@@ -33,13 +33,13 @@ static ANABRANCH_DEVICE bool reduce_unit(const Grid& grid, const ReduceArgs& arg
             if (source >= comm.team.size) continue;
             u64 raw = source == comm.team.rank ? mine : payload[k];
             if (source == 0) {
-                sum = Partial<Element, u64, SUM_ONLY>::first(args.reduction, raw);
+                sum = Partial<Element, u64, SUM_ONLY>::first(reduction, raw);
             } else {
-                sum.add(args.reduction, raw);
+                sum.add(reduction, raw);
             }
         }
     }
-    result = sum.finish(args.reduction);
+    result = sum.finish(reduction);
     return true;
 }
 
@@ -79,7 +79,8 @@ static ANABRANCH_DEVICE u64 first_unit(const Grid& grid, const ReduceArgs& args,
 }
 
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, Channel& channel, const Buffers& at, u64 early) {
+static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, const Reduction& reduction, Channel& channel,
+                                      const Buffers& at, u64 early) {
     const CommView& comm = args.comm;
     u64 begin = grid.block * args.channel_units, end = minimum(begin + args.channel_units, at.units);
     auto load = [&](u64 unit) { return load_payload(grid, args.input.own, unit * PAYLOAD, at.bytes, at.wide); };
@@ -93,7 +94,7 @@ static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, 
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             u64 mine = first + unit == begin + grid.thread ? early : load(first + unit);
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, channel, unit, mine, result)) break;
+            if (!reduce_unit<SUM_ONLY>(grid, args, reduction, channel, unit, mine, result)) break;
             if (at.keeps) store_payload(grid, args.output.own, (first + unit) * PAYLOAD, at.bytes, at.wide, result);
         }
         end_epoch(grid, channel);
@@ -102,7 +103,8 @@ static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, 
 
 // Part j of the message is units [j * part, (j + 1) * part), as far as they exist. The channel handles a share of each part.
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, Channel& channel, const Buffers& at) {
+static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, const Reduction& reduction, Channel& channel,
+                                      const Buffers& at) {
     const CommView& comm = args.comm;
     u32 size = comm.team.size, me = comm.team.rank;
     u64 part = args.part_units;
@@ -122,7 +124,7 @@ static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, 
         }
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, channel, unit, load(me, unit), result)) break;
+            if (!reduce_unit<SUM_ONLY>(grid, args, reduction, channel, unit, load(me, unit), result)) break;
             for (u32 i = 1; i < size; ++i) send(grid, comm, channel, 1, rotated(comm, i), unit, result);
             store(me, unit, result);
         }
@@ -149,8 +151,8 @@ struct EvenParts {
 
 // `count` is the elements of the longest part. Member j gets part j. Packets beyond the end of a shorter part carry zeros.
 template <bool SUM_ONLY, class AnyParts>
-static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs& args, Channel& channel, const Buffers& at,
-                                             const AnyParts& parts, bool wide) {
+static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs& args, const Reduction& reduction, Channel& channel,
+                                             const Buffers& at, const AnyParts& parts, bool wide) {
     const CommView& comm = args.comm;
     u64 begin = grid.block * args.channel_units, end = minimum(begin + args.channel_units, at.units);
     for (u64 first = begin; first < end && !channel.dead; first += comm.packet_units) {
@@ -164,7 +166,7 @@ static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs&
         }
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, channel, unit, load(comm.team.rank, unit), result)) break;
+            if (!reduce_unit<SUM_ONLY>(grid, args, reduction, channel, unit, load(comm.team.rank, unit), result)) break;
             store_payload(grid, args.output.own, (first + unit) * PAYLOAD, args.own_bytes, wide, result);
         }
         end_epoch(grid, channel);
@@ -174,10 +176,11 @@ static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs&
 }  // namespace ccl
 
 // Plain sums have a separate path.
-#define CCL_FORM(FORM, CALL, ...)                                                                    \
-    ccl::on_channel(grid, CALL.comm, CALL.input, CALL.output, [&](ccl::Channel& channel) {           \
-        if (CALL.reduction.op == ccl::SUM) return ccl::FORM<true>(grid, CALL, channel, __VA_ARGS__); \
-        ccl::FORM<false>(grid, CALL, channel, __VA_ARGS__);                                         \
+#define CCL_FORM(FORM, CALL, ...)                                                                          \
+    ccl::on_channel(grid, (CALL).comm, (CALL).input, (CALL).output, [&](ccl::Channel& channel) {           \
+        const Reduction& given = (CALL).reduction;                                                         \
+        if (given.op == ccl::SUM) return ccl::FORM<true>(grid, CALL, given, channel, __VA_ARGS__);         \
+        ccl::FORM<false>(grid, CALL, ccl::with_scalar<ccl::Element>(grid, given), channel, __VA_ARGS__);   \
     })
 ANABRANCH_KERNEL(anabranch_ccl_one_shot, ReduceArgs, 512) {
     ccl::Buffers at = ccl::buffers_of(args);

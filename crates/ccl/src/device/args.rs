@@ -131,6 +131,8 @@ device_struct! {
         pub size: u32,
         /// The scalar of `premul_sum`: the bits of an f32 in the low half, or of an f64 for f64.
         pub scalar: u64,
+        /// Address of the scalar, an element of the type of the call, if it is in device memory; else 0.
+        pub scalar_at: u64,
     }
 }
 
@@ -219,7 +221,7 @@ device_struct! {
         pub data_type: u64,
         /// [`ReduceOp::torch_value`](crate::types::ReduceOp::torch_value), or [`NOTHING`].
         pub op: u64,
-        /// The scalar of the operator, as in [`Reduction`].
+        /// The scalar of the operator, as in [`Reduction`]; [`NOTHING`] for one in device memory.
         pub scalar: u64,
         /// Elements, as in [`Shape::count`](crate::types::Shape::count); [`NOTHING`] for different counts.
         pub count: u64,

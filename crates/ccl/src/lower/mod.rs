@@ -241,8 +241,9 @@ fn piece(bytes: u64, plan: &Plan, most: u64) -> u64 {
 
 /// The operator as the kernels see it.
 pub(crate) fn reduction(shape: &Shape, op: ReduceOp) -> Reduction {
+    let scalar_at = op.device_scalar().map_or(0, |scalar| scalar.address().0);
     let scalar = op.scalar_bits(shape.data_type);
-    Reduction { op: op.torch_value(), size: shape.members, scalar }
+    Reduction { op: op.torch_value(), size: shape.members, scalar, scalar_at }
 }
 
 fn reduce(

@@ -17,7 +17,8 @@ _Tensor = Any
 _DType = Any
 # An address, an object with cuda_stream or __cuda_stream__, or None: the current stream of the tensor's library (torch, cupy).
 _Stream = Any
-_Op = str | tuple[str, float]
+# A name, or ("premul_sum", a number or a tensor of one element).
+_Op = str | tuple[str, Any]
 _Settings = Config | str | PathLike[str] | Mapping[str, Any] | None
 _T = TypeVar("_T")
 

@@ -31,7 +31,7 @@ def _bytes(tensor: torch.Tensor) -> tuple:
     return (tensor.data_ptr(), (tensor.nbytes,), "uint8")
 
 
-def _operands(tensor: torch.Tensor, op: str | tuple[str, float]) -> tuple:
+def _operands(tensor: torch.Tensor, op: str | tuple[str, float | torch.Tensor]) -> tuple:
     """A contiguous tensor as elements of a reduction. Complex numbers are pairs."""
     if tensor.is_complex():
         if op not in ("sum", "avg"):
@@ -40,16 +40,16 @@ def _operands(tensor: torch.Tensor, op: str | tuple[str, float]) -> tuple:
     return (tensor.data_ptr(), (tensor.numel(),), str(tensor.dtype))
 
 
-def _operator(options) -> str | tuple[str, float]:
-    """The operator of a call in the library's words."""
+def _operator(options, device: torch.device) -> str | tuple[str, float | torch.Tensor]:
+    """The operator of a call in the library's words. A factor on the device stays there: the call reads it in the order of the stream."""
     given = getattr(options, "reduceOp", options)
     if given is None:
         return "sum"
     kind = getattr(given, "op", given)
     if kind == ReduceOp.PREMUL_SUM:
         factor = given.__getstate__()[1]
-        if isinstance(factor, (torch.Tensor, list)):
-            raise NotImplementedError("PREMUL_SUM with a tensor as its factor is not supported; give a number")
+        if isinstance(factor, torch.Tensor) and factor.device == device:
+            return ("premul_sum", factor.detach())
         return ("premul_sum", float(factor))
     if kind not in _OPERATORS:
         raise NotImplementedError(f"the operator {kind} is not supported")
@@ -194,7 +194,7 @@ class Collectives:
 
     @_collective
     def allreduce(self, tensors, opts=None) -> Work:
-        tensors, op = _list(tensors), _operator(opts)
+        tensors, op = _list(tensors), _operator(opts, self._shared.device)
 
         def launch(buffers, stream):
             work = None
@@ -207,7 +207,7 @@ class Collectives:
 
     @_collective
     def reduce(self, tensors, opts) -> Work:
-        tensors, op = _list(tensors), _operator(opts)
+        tensors, op = _list(tensors), _operator(opts, self._shared.device)
 
         def launch(buffers, stream):
             tensor = _only(tensors, "the list of tensors")
@@ -305,7 +305,7 @@ class Collectives:
 
     @_collective
     def reduce_scatter(self, output_tensors, input_tensors, opts=None) -> Work:
-        inputs, op = _only(input_tensors, "the list of input lists"), _operator(opts)
+        inputs, op = _only(input_tensors, "the list of input lists"), _operator(opts, self._shared.device)
         self._check_count(inputs, "input tensors")
         communicator = self._communicator
 
@@ -320,7 +320,7 @@ class Collectives:
 
     @_collective
     def reduce_scatter_tensor_coalesced(self, output_tensors, input_tensors, opts=None) -> Work:
-        op = _operator(opts)
+        op = _operator(opts, self._shared.device)
 
         def launch(buffers, stream):
             work = None
