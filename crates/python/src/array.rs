@@ -186,6 +186,10 @@ impl Array {
         self.data_type.bytes_of(self.count)
     }
 
+    pub(crate) const fn address(&self) -> u64 {
+        self.address
+    }
+
     /// Elements.
     pub(crate) const fn count(&self) -> u64 {
         self.count

@@ -3,12 +3,13 @@
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anabranch::bootstrap::Deadline;
 use anabranch::hip::{Event, Stream};
+use anabranch::shmem::SymmetricMemory;
 use anabranch::{GlobalRank, Group, GroupRank, RuntimeKind, World};
 use pyo3::prelude::*;
 
@@ -29,6 +30,8 @@ pub(crate) struct State {
     process: u32,
     left: AtomicBool,
     inflight: Mutex<Inflight>,
+    /// The allocations of `World.empty`.
+    allocations: Mutex<Vec<Weak<SymmetricMemory>>>,
 }
 
 /// Python objects whose memory launches still use.
@@ -52,6 +55,7 @@ impl State {
             process: std::process::id(),
             left: AtomicBool::new(false),
             inflight: Mutex::default(),
+            allocations: Mutex::default(),
         }))
     }
 
@@ -72,6 +76,22 @@ impl State {
             return Err(usage("this rank has left the world"));
         }
         Ok(&self.world)
+    }
+
+    /// Notes an allocation, for [`Self::allocation_at`].
+    pub(crate) fn note(&self, memory: &Arc<SymmetricMemory>) {
+        let mut all = self.allocations.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|one| one.strong_count() > 0);
+        all.push(Arc::downgrade(memory));
+    }
+
+    /// The allocation of `World.empty` that holds these bytes.
+    pub(crate) fn allocation_at(&self, address: u64, bytes: u64) -> Option<Arc<SymmetricMemory>> {
+        let all = self.allocations.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(Weak::upgrade).find(|memory| {
+            let offset = address.checked_sub(memory.address().0);
+            offset.and_then(|offset| offset.checked_add(bytes)).is_some_and(|end| end <= memory.bytes())
+        })
     }
 
     /// The stream of calls that name none, on the host runtime.
