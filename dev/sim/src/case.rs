@@ -45,7 +45,11 @@ impl Case {
         // Slots of messages are two a pair.
         let rounds = match protocol {
             // The halves of the check's staging are used again; of hops each form comes once.
-            Protocol::PutSignal | Protocol::PutQuiet | Protocol::CclFingerprint | Protocol::CclHops | Protocol::CclPackets => 4,
+            Protocol::PutSignal
+            | Protocol::PutQuiet
+            | Protocol::CclFingerprint
+            | Protocol::CclHops
+            | Protocol::CclPackets => 4,
             // Each form once.
             Protocol::Ccl => 18,
             Protocol::CclMove | Protocol::CclEngine => 7,

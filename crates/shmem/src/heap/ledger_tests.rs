@@ -79,7 +79,12 @@ impl Model {
             prop_assert!(!(overlaps && shared), "{range:?} is still used by {users:?}");
         }
         for rank in &members {
-            prop_assert!(self.ledgers[*rank as usize].enter(id, range, purpose(bytes), members.iter().copied()));
+            prop_assert!(self.ledgers[*rank as usize].enter(
+                id,
+                range,
+                purpose(bytes),
+                members.iter().copied()
+            ));
         }
         self.users.push((id, range, members));
         Ok(())

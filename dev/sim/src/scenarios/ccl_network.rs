@@ -190,7 +190,8 @@ impl OnBench for Network {
                 let (input, output) = (memory.own.address() + input, memory.own.address() + output);
                 let tensors = Tensors { input, output };
                 let listed = list(&self.nodes, me, &called.steps[me as usize], tensors, PIECE, blocks);
-                let reduction = Reduction { op: ReduceOp::Sum.torch_value(), size: ranks, scalar: 0, scalar_at: 0 };
+                let reduction =
+                    Reduction { op: ReduceOp::Sum.torch_value(), size: ranks, scalar: 0, scalar_at: 0 };
                 let args = listed.arguments(&links, DevicePointer::NULL, reduction, PIECE);
                 let kernel = if called.reduces() { &self.reduces } else { &self.moves };
                 self.bench.launch(me, kernel, Grid { blocks, threads, local_bytes }, &*args)?;

@@ -303,13 +303,12 @@ const MOVES: &[&str] = &[
     kernels::UNEVEN_STAGED.entry(),
     kernels::UNEVEN_DIRECT.entry(),
 ];
-const PACKETS: &[&str] =
-    &[
-        kernels::ONE_SHOT.entry(),
-        kernels::TWO_SHOT.entry(),
-        kernels::SCATTER_PACKETS.entry(),
-        kernels::UNEVEN_SCATTER_PACKETS.entry(),
-    ];
+const PACKETS: &[&str] = &[
+    kernels::ONE_SHOT.entry(),
+    kernels::TWO_SHOT.entry(),
+    kernels::SCATTER_PACKETS.entry(),
+    kernels::UNEVEN_SCATTER_PACKETS.entry(),
+];
 const BULK: &[&str] = &[kernels::PULL.entry(), kernels::PUSH.entry(), kernels::UNEVEN_PUSH.entry()];
 
 impl OnBench for Collectives {
