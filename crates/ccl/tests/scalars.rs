@@ -148,6 +148,29 @@ fn internode_device_scalar_gives_the_bits_of_the_host_scalar() {
 }
 
 #[test]
+fn scalars_of_another_type_or_alignment_are_refused() {
+    all_well(on_ranks(1, 1, &world_config(), &jit(), |world| {
+        let mut communicator = Communicator::new(world, world.group(), CclConfig::default())?;
+        let memory = world.allocate(world.group(), BYTES, 256, "scalars")?;
+        let input = Tensor::symmetric(&memory, INPUT, DataType::F32, 4)?;
+        let mut refused = |at, data_type| {
+            let at = memory.address().offset(at);
+            // SAFETY: no call with it is launched.
+            let op = ReduceOp::PreMulSumAt(unsafe { DeviceScalar::at(at, data_type) });
+            (at, communicator.prepare(&Call::AllReduce { output: input, input, op }).unwrap_err().to_string())
+        };
+        let (_, text) = refused(SCALAR, DataType::F64);
+        assert_eq!(text, "all_reduce: the scalar is f64; allowed is the tensors' f32");
+        let (at, text) = refused(SCALAR + 2, DataType::F32);
+        assert_eq!(
+            text,
+            format!("a tensor of f32 starts at {at}, which is no multiple of the element's size")
+        );
+        Ok(())
+    }));
+}
+
+#[test]
 fn replay_reads_the_scalar_of_its_time() {
     all_well(on_ranks(RANKS, 4, &world_config(), &jit(), |world| {
         let stream = world.device().create_stream()?;

@@ -63,20 +63,6 @@ pub(crate) const MOVE_NONE: u32 = u32::MAX - 1;
 pub(crate) const REDUCE_ALL: u32 = u32::MAX;
 
 device_struct! {
-    /// The bytes exchanged with one member, with different counts. Offsets are from the start of the buffers.
-    pub struct MoveEntry {
-        /// Offset of the bytes for the member in the input.
-        pub send_offset: u64,
-        /// Bytes sent to the member.
-        pub send_bytes: u64,
-        /// Offset of the bytes from the member in the output.
-        pub receive_offset: u64,
-        /// Bytes received from the member.
-        pub receive_bytes: u64,
-    }
-}
-
-device_struct! {
     /// Arguments of the kernels that move bytes (`kernels/move.hip`, `kernels/two_hop.hip`).
     pub struct MoveArgs {
         /// The communicator.
@@ -111,16 +97,6 @@ device_struct! {
 
 /// The most members of a group with different counts: the arguments of a launch hold this many entries.
 pub(crate) const MOST_UNEVEN: usize = 64;
-
-device_struct! {
-    /// Arguments of the kernels for different counts.
-    pub struct UnevenArgs {
-        /// Communicator, buffers and `most_bytes`; other fields are unused.
-        pub even: MoveArgs,
-        /// The bytes exchanged with each member.
-        pub entries: [MoveEntry; MOST_UNEVEN],
-    }
-}
 
 device_struct! {
     /// The operator.
@@ -169,26 +145,6 @@ device_struct! {
         pub own_start: u64,
         /// Bytes of the part of this rank.
         pub own_bytes: u64,
-    }
-}
-
-device_struct! {
-    /// The part of one member in the inputs of a reduce_scatter with different counts.
-    pub struct ReducePart {
-        /// Its offset.
-        pub start: u64,
-        /// Its bytes.
-        pub bytes: u64,
-    }
-}
-
-device_struct! {
-    /// Arguments of the kernels of a reduce_scatter with different counts. All members know all parts.
-    pub struct UnevenReduceArgs {
-        /// The call. `count`, `part_units`, `part_bytes` and what follows from them are those of the longest part.
-        pub reduce: ReduceArgs,
-        /// The part of each member.
-        pub parts: [ReducePart; MOST_UNEVEN],
     }
 }
 

@@ -6,9 +6,10 @@ use anabranch_shmem::device_api::{BarrierWorkspace, DEVICE_HEADERS as SHMEM_HEAD
 
 use crate::device::args::{
     BufferView, EngineReduceArgs, FingerprintArgs, GatherManyArgs, LinkPort, LinkState, LinkStep, MoveArgs,
-    NetworkArgs, PipesArgs, ReduceArgs, UnevenArgs, UnevenReduceArgs,
+    NetworkArgs, PipesArgs, ReduceArgs,
 };
 use crate::device::headers::DEVICE_HEADERS;
+use crate::device::uneven::{UnevenArgs, UnevenReduceArgs};
 use crate::types::{DATA_TYPES, DataType};
 
 const HEADERS: &[&[Header]] = &[SHMEM_HEADERS, DEVICE_HEADERS];

@@ -22,9 +22,8 @@ use anabranch_hip::DeviceAddress;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::PeerCopy;
 
-use crate::device::args::{
-    CommView, EngineReduceArgs, MOVE_ALL, MoveArgs, ReduceArgs, ReducePart, UnevenArgs,
-};
+use crate::device::args::{CommView, EngineReduceArgs, MOVE_ALL, MoveArgs, ReduceArgs};
+use crate::device::uneven::{ReducePart, UnevenArgs};
 
 /// A step of a reduction by copy engine, in the order of the stream.
 #[derive(Clone, Debug)]

@@ -16,10 +16,11 @@ use anabranch_ranks::GroupRank;
 use anabranch_shmem::PeerCopy;
 
 use crate::device::args::{
-    BufferView, CommView, GatherManyArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry, REDUCE_ALL,
-    ReduceArgs, ReducePart, Reduction, UnevenArgs, UnevenReduceArgs,
+    BufferView, CommView, GatherManyArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, REDUCE_ALL, ReduceArgs,
+    Reduction,
 };
 use crate::device::kernels;
+use crate::device::uneven::{MoveEntry, ReducePart, UnevenArgs, UnevenReduceArgs};
 use crate::lower::engine::{EngineStep, Gathered};
 use crate::lower::launch::{Launch, Stage};
 use crate::lower::recipes::Kernels;

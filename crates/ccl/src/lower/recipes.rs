@@ -3,10 +3,9 @@
 
 use anabranch_hip_jit::Kernel;
 
-use crate::device::args::{
-    EngineReduceArgs, GatherManyArgs, MoveArgs, ReduceArgs, UnevenArgs, UnevenReduceArgs,
-};
+use crate::device::args::{EngineReduceArgs, GatherManyArgs, MoveArgs, ReduceArgs};
 use crate::device::kernels;
+use crate::device::uneven::{UnevenArgs, UnevenReduceArgs};
 use crate::types::{Algorithm, Collective, Shape};
 
 /// A requirement. The error is the reason why a call does not meet it.
