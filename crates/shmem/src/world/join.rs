@@ -49,8 +49,8 @@ struct Peers {
     infos: Vec<PeerInfo>,
     number: u64,
     layout: Option<FlatLayout>,
-    /// The heap of every rank.
-    heap_bytes: u64,
+    /// The configuration, with the size of the heap of every rank.
+    config: WorldConfig,
 }
 
 /// What a rank makes before it reaches peers.
@@ -99,9 +99,8 @@ impl World {
         // One for all steps: it is how long joining may take.
         let deadline = Deadline::after(config.rendezvous_deadline);
         let first = Collectives::new(Arc::clone(&rendezvous), 0, config.rendezvous_deadline);
-        let Peers { infos: peers, number, layout, heap_bytes } =
-            handshake(&first, &group, &config, &device, deadline)?;
-        let config = WorldConfig { heap_bytes, ..config };
+        let Peers { infos: peers, number, layout, config } =
+            handshake(&first, &group, config, &device, deadline)?;
         let local = peers
             .get(first.rank().index())
             .cloned()
@@ -300,7 +299,7 @@ impl World {
 fn handshake(
     collectives: &Collectives,
     group: &Group,
-    config: &WorldConfig,
+    config: WorldConfig,
     device: &Device,
     deadline: Deadline,
 ) -> Result<Peers> {
@@ -318,7 +317,7 @@ fn handshake(
             HeapMode::Static => None,
             HeapMode::Flat => Some(flat()?),
         };
-        Ok((peer_info(collectives.rank(), config, device)?, granularity, heap_bytes))
+        Ok((peer_info(collectives.rank(), &config, device)?, granularity, heap_bytes))
     });
     let hello = about.map(|(info, granularity, heap_bytes)| {
         let mut fields = vec![("anabranch version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
@@ -340,7 +339,12 @@ fn handshake(
             Some(layout.map_err(|source| flat_error(heap_bytes, device, source))?)
         }
     };
-    Ok(Peers { infos: hellos.into_iter().map(|hello| hello.info).collect(), number, layout, heap_bytes })
+    Ok(Peers {
+        infos: hellos.into_iter().map(|hello| hello.info).collect(),
+        number,
+        layout,
+        config: WorldConfig { heap_bytes, ..config },
+    })
 }
 
 fn flat_error(bytes: u64, device: &Device, source: WindowError) -> Error {
