@@ -232,7 +232,7 @@ fn later_layers_win_and_are_remembered() {
     )
     .unwrap();
     let config = &loaded.config;
-    assert_eq!((config.heap.bytes, config.device.host.wave), (ByteSize(3 << 30), Some(64)));
+    assert_eq!((config.heap.bytes, config.device.host.wave), (Some(ByteSize(3 << 30)), Some(64)));
     assert_eq!(config.kernels.extra_options, ["-g", "-O1"]);
     assert_eq!(
         config.bootstrap.secret.as_deref(),
@@ -439,7 +439,7 @@ fn the_environment_counts_without_a_file_where_it_is_asked_for() {
     let rerun = anabranch::Environment::of_process().get("ANABRANCH__HEAP__BYTES").is_some();
     if rerun {
         assert_eq!(from_environment.unwrap().heap.most_bytes(), 12 << 20);
-        assert_ne!(Config::default().heap.bytes.bytes(), 12 << 20, "defaults do not read it");
+        assert_ne!(Config::default().heap.most_bytes(), 12 << 20, "defaults do not read it");
         return;
     }
     // In another process, whose environment is set before it starts.
