@@ -7,7 +7,7 @@ use anabranch_hip::RuntimeKind;
 use anabranch_hip_jit::{CompileMode, CompilerSetting, TargetKind};
 
 use crate::config::{
-    Config, ConfigError, LoadedConfig, NicDriverName, Origin, Origins, SETTINGS, Schedule, Setting,
+    ByteSize, Config, ConfigError, LoadedConfig, NicDriverName, Origin, Origins, SETTINGS, Schedule, Setting,
     ccl_config,
 };
 
@@ -48,9 +48,9 @@ fn device(config: &Config, origins: &Origins) -> Result<(), Problem> {
     let is_heap = memory == Origin::Default && heap != Origin::Default;
     let key = if is_heap { "heap.bytes" } else { "device.host.memory" };
     // Other runtimes' devices have their own memory.
-    let fits = !config.is_host() || host.memory.bytes() >= config.heap.bytes.bytes();
-    require(fits, key, || {
-        let (memory, bytes) = (host.memory, config.heap.bytes);
+    let heap_bytes = config.heap.bytes.filter(|_| config.is_host()).map_or(0, ByteSize::bytes);
+    require(host.memory.bytes() >= heap_bytes, key, || {
+        let (memory, bytes) = (host.memory, ByteSize(heap_bytes));
         if is_heap {
             format!("a heap of {bytes} does not fit into device.host.memory, which is {memory} by default")
         } else {

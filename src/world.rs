@@ -10,7 +10,7 @@ use anabranch_ep::{EpConfig, ExpertParallel, LaunchTable, Mode};
 use anabranch_ranks::{GlobalRank, Group, LinkSettings};
 use anabranch_shmem::{RankError, RankSetup, WorldConfig};
 
-use crate::config::{Config, ccl_config, link_settings};
+use crate::config::{ByteSize, Config, ccl_config, link_settings};
 use crate::environment::Environment;
 use crate::error::Result;
 use crate::platform::{Platform, ProcessLayout};
@@ -212,7 +212,8 @@ impl Platform {
 /// The part of a configuration that a world needs.
 pub fn world_config(config: &Config) -> WorldConfig {
     WorldConfig {
-        heap_bytes: config.heap.bytes.bytes(),
+        // 0: the world chooses.
+        heap_bytes: config.heap.bytes.map_or(0, ByteSize::bytes),
         heap_mode: config.heap.mode,
         transports: config.transport.order.clone(),
         rendezvous_deadline: config.deadline.rendezvous.duration(),

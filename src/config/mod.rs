@@ -175,6 +175,13 @@ impl Config {
     }
 }
 
+impl HeapConfig {
+    /// `heap.bytes`; `u64::MAX` where the world chooses it, from the devices of all ranks.
+    pub fn most_bytes(&self) -> u64 {
+        self.bytes.map_or(u64::MAX, ByteSize::bytes)
+    }
+}
+
 /// The configuration of a communicator, from the `[ccl]` table. Reads the file of `ccl.table`.
 ///
 /// # Errors

@@ -15,7 +15,6 @@ use super::table::settings;
 use super::units::{ByteSize, Period};
 use super::value::{NicDriverName, Schedule};
 
-const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const MILLISECOND: Period = Period(Duration::from_millis(1));
 const DAY: Period = seconds(24 * 3600);
@@ -91,7 +90,7 @@ settings! {
     /// `[heap]`.
     [heap] HeapConfig {
         /// Size of every rank's symmetric heap.
-        bytes (shared): ByteSize = ByteSize(256 * MIB);
+        bytes (shared): Option<ByteSize> => "a 32nd of a device's memory, 256 MiB to 4 GiB, at most half of what is free on every rank";
         /// How the heap's memory is obtained. `static`: one allocation; peers' heaps are mapped where the runtime puts them.
         /// `flat`: physical memory, mapped into one range of addresses in the order of the ranks, at a fixed
         /// stride; requires virtual memory management (host, nvidia, amd from ROCm 7.2) and `p2p` in transport.order.

@@ -77,7 +77,7 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &EpArgs) -> anyhow::
 pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::Result<()> {
     peer::check(arguments, config.device.runtime)?;
     replay::check(arguments, ranks)?;
-    let heap = config.heap.bytes.bytes();
+    let heap = config.heap.most_bytes();
     for workload in workloads(arguments, ranks) {
         let plan = plan_of(config, arguments, &workload?, ranks)?;
         expert_major::check(arguments, &plan)?;

@@ -93,7 +93,7 @@ pub(crate) fn check(arguments: &P2pArgs, config: &Config, ranks: u32) -> anyhow:
     }
     let host = config.device.runtime == RuntimeKind::Host;
     let Sizes { area, heap_bytes, .. } = Sizes::new(arguments, host, ranks)?;
-    let heap = config.heap.bytes.bytes();
+    let heap = config.heap.most_bytes();
     if heap_bytes > heap {
         bail!(
             "sending and receiving areas of {area} bytes for {ranks} ranks need {heap_bytes} bytes, and heap.bytes \

@@ -11,6 +11,7 @@
 // - `engine_reduce`: copy engines have copied the pieces of the peers to the staging of this rank, which here is used as a whole
 //   (src/lower/engine.rs states why it is free, and when): a barrier, after which the pieces are complete; this rank reduces its part of
 //   the round.
+#include "ccl/parts.h"
 #include "ccl/pieces.h"
 
 #ifndef CCL_ELEMENT
@@ -20,7 +21,7 @@
 namespace ccl {
 
 typedef CCL_ELEMENT Element;
-// The division of a message into parts.
+// The division of a message into parts of equal length.
 struct Parts {
     u64 bytes;   // of a full part
     u64 input;   // bytes between two parts of an input
@@ -30,6 +31,7 @@ struct Parts {
         u64 first = member * input;
         return first < total ? minimum(bytes, total - first) : 0;
     }
+    ANABRANCH_DEVICE u64 start(u32 member) const { return member * input; }
 };
 static ANABRANCH_DEVICE Parts parts_of(const ReduceArgs& args) {
     u64 part = args.part_bytes;
@@ -56,23 +58,24 @@ static ANABRANCH_DEVICE u32 target_member(const ReduceArgs& args, const Channel&
 #endif
 
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void pull(const Grid& grid, const ReduceArgs& args, Channel& channel) {
+static ANABRANCH_DEVICE void pull(const Grid& grid, const ReduceArgs& args, const Reduction& reduction, Channel& channel,
+                                  const Parts& parts) {
     const CommView& comm = args.comm;
-    Parts parts = parts_of(args);
     u32 me = comm.team.rank;
-    u64 mine = parts.of(me), tile = minimum(args.piece_bytes, u64(CCL_TILE));
+    u64 mine = args.own_bytes, tile = minimum(args.piece_bytes, u64(CCL_TILE));
     meet(grid, comm, channel);
     for (u64 first = grid.block * tile; first < mine && !channel.dead; first += grid.grid_blocks * tile) {
         reduce_bytes<Element, SUM_ONLY>(
-            grid, args, minimum(tile, mine - first),
-            [&](u32 member) { return input_of(grid, comm, member) + me * parts.input + first; }, targets_of(args),
+            grid, args, reduction, minimum(tile, mine - first),
+            [&](u32 member) { return input_of(grid, comm, member) + args.own_start + first; }, targets_of(args),
             [&](u32 i) { return output_of(grid, comm, target_member(args, channel, i)) + me * parts.output + first; });
     }
     meet(grid, comm, channel);
 }
 
 // Writes the pieces of one step to the staging of the owners of the parts; a barrier follows.
-static ANABRANCH_DEVICE void scatter_step(const Grid& grid, const ReduceArgs& args, Channel& channel, const Parts& parts, u64 first,
+template <class AnyParts>
+static ANABRANCH_DEVICE void scatter_step(const Grid& grid, const ReduceArgs& args, Channel& channel, const AnyParts& parts, u64 first,
                                           u64 half) {
     const CommView& comm = args.comm;
     u32 me = comm.team.rank, size = comm.team.size;
@@ -81,16 +84,16 @@ static ANABRANCH_DEVICE void scatter_step(const Grid& grid, const ReduceArgs& ar
         u32 owner = args.is_phased != 0 ? rotated(comm, i) : turned_peer(comm, channel, i);
         u64 to = staging_of(comm, member_base(grid, comm, owner), channel, half, me);
         u64 bytes = channel.dead ? 0 : cut(first, args.piece_bytes, parts.of(owner));
-        copy_bytes(grid, to, args.input.own + owner * parts.input + first, bytes);
+        copy_bytes(grid, to, args.input.own + parts.start(owner) + first, bytes);
         if (args.is_phased != 0 && i + 1 < size) meet(grid, comm, channel);
     }
     meet(grid, comm, channel);
 }
 
-template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Channel& channel) {
+template <bool SUM_ONLY, class AnyParts>
+static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, const Reduction& reduction, Channel& channel,
+                                  const AnyParts& parts) {
     const CommView& comm = args.comm;
-    Parts parts = parts_of(args);
     u32 me = comm.team.rank, size = comm.team.size;
     u64 own = comm.heap, input = args.input.own, output = args.output.own;
     u64 piece = args.piece_bytes;
@@ -109,9 +112,9 @@ static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Chan
             return output_of(grid, comm, member) + me * parts.output + first;
         };
         reduce_bytes<Element, SUM_ONLY>(
-            grid, args, mine,
+            grid, args, reduction, mine,
             [&](u32 member) {
-                return member == me ? input + me * parts.input + first : staging_of(comm, own, channel, half, member);
+                return member == me ? input + args.own_start + first : staging_of(comm, own, channel, half, member);
             },
             targets_of(args), [&](u32 i) { return result_at(target_member(args, channel, i)); });
         for (u32 i = 2; i < size && args.is_phased != 0 && args.is_scatter == 0 && args.root == REDUCE_ALL; ++i) {
@@ -130,7 +133,8 @@ static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Chan
 }
 
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void reduce_brought(const Grid& grid, const EngineReduceArgs& args, Channel& channel) {
+static ANABRANCH_DEVICE void reduce_brought(const Grid& grid, const EngineReduceArgs& args, const Reduction& reduction,
+                                            Channel& channel) {
     const ReduceArgs& call = args.reduce;
     const CommView& comm = call.comm;
     u32 me = comm.team.rank;
@@ -139,7 +143,7 @@ static ANABRANCH_DEVICE void reduce_brought(const Grid& grid, const EngineReduce
     meet(grid, comm, channel);
     for (u64 first = grid.block * tile; first < args.bytes && !channel.dead; first += grid.grid_blocks * tile) {
         reduce_bytes<Element, SUM_ONLY>(
-            grid, call, minimum(tile, args.bytes - first),
+            grid, call, reduction, minimum(tile, args.bytes - first),
             [&](u32 member) { return first + (member == me ? call.input.own : staged + member * comm.staging_bytes); }, 1,
             [&](u32) { return call.output.own + first; });
     }
@@ -148,17 +152,23 @@ static ANABRANCH_DEVICE void reduce_brought(const Grid& grid, const EngineReduce
 
 }  // namespace ccl
 
-#define CCL_FORM(FORM)                                                                        \
-    ccl::on_channel(grid, args.comm, args.input, args.output, [&](ccl::Channel& channel) {          \
-        if (args.reduction.op == ccl::SUM) return ccl::FORM<true>(grid, args, channel);          \
-        ccl::FORM<false>(grid, args, channel);                                                   \
+// Plain sums have a separate path.
+#define CCL_FORM(FORM, CALL, PARTS)                                                                        \
+    ccl::on_channel(grid, (CALL).comm, (CALL).input, (CALL).output, [&](ccl::Channel& channel) {           \
+        const Reduction& given = (CALL).reduction;                                                         \
+        if (given.op == ccl::SUM) return ccl::FORM<true>(grid, CALL, given, channel, PARTS);               \
+        ccl::FORM<false>(grid, CALL, ccl::with_scalar<ccl::Element>(grid, given), channel, PARTS);         \
     })
-ANABRANCH_KERNEL(anabranch_ccl_pull, ReduceArgs, 512) { CCL_FORM(pull); }
-ANABRANCH_KERNEL(anabranch_ccl_push, ReduceArgs, 512) { CCL_FORM(push); }
+ANABRANCH_KERNEL(anabranch_ccl_pull, ReduceArgs, 512) { CCL_FORM(pull, args, ccl::parts_of(args)); }
+ANABRANCH_KERNEL(anabranch_ccl_push, ReduceArgs, 512) { CCL_FORM(push, args, ccl::parts_of(args)); }
+ANABRANCH_KERNEL(anabranch_ccl_uneven_push, UnevenReduceArgs, 512) {
+    CCL_FORM(push, args.reduce, ccl::UnevenParts(args));
+}
 ANABRANCH_KERNEL(anabranch_ccl_engine_reduce, EngineReduceArgs, 512) {
     const ReduceArgs& call = args.reduce;
     ccl::on_channel(grid, call.comm, call.input, call.output, [&](ccl::Channel& channel) {
-        if (call.reduction.op == ccl::SUM) return ccl::reduce_brought<true>(grid, args, channel);
-        ccl::reduce_brought<false>(grid, args, channel);
+        const Reduction& given = call.reduction;
+        if (given.op == ccl::SUM) return ccl::reduce_brought<true>(grid, args, given, channel);
+        ccl::reduce_brought<false>(grid, args, ccl::with_scalar<ccl::Element>(grid, given), channel);
     });
 }

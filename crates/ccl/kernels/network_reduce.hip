@@ -16,7 +16,8 @@ static constexpr u32 AT_ONCE = 4;
 
 // Reduces `count` units from byte `first` of the chunk on, in bytes of tensors.
 template <class Raw, bool SUM_ONLY>
-static ANABRANCH_DEVICE void reduce_units(const Grid& grid, const NetworkArgs& args, const LinkStep& step, u64 first, u64 count) {
+static ANABRANCH_DEVICE void reduce_units(const Grid& grid, const NetworkArgs& args, const Reduction& reduction, const LinkStep& step,
+                                          u64 first, u64 count) {
     typedef Travelling<Element, Raw, SUM_ONLY> Unrounded;
     typedef Partial<Element, Raw, SUM_ONLY> Sum;
     const Links& links = args.links;
@@ -24,7 +25,7 @@ static ANABRANCH_DEVICE void reduce_units(const Grid& grid, const NetworkArgs& a
     u64 first_unrounded = first / Element::BYTES * Unrounded::BYTES;
     for (u64 i = grid.thread; i < count; i += grid.block_threads) {
         Sum sum;
-        if (takes) sum = Unrounded::load(grid, args.reduction, chunk_at(grid, links, 0) + first_unrounded, i);
+        if (takes) sum = Unrounded::load(grid, reduction, chunk_at(grid, links, 0) + first_unrounded, i);
         for (u32 base = takes ? 1 : 0; base < step.sources; base += AT_ONCE) {
             Raw unit[AT_ONCE];
             ANABRANCH_UNROLL
@@ -36,18 +37,18 @@ static ANABRANCH_DEVICE void reduce_units(const Grid& grid, const NetworkArgs& a
             for (u32 k = 0; k < AT_ONCE; ++k) {
                 if (base + k >= step.sources) continue;
                 if (base + k == 0) {
-                    sum = Sum::first(args.reduction, unit[k]);
+                    sum = Sum::first(reduction, unit[k]);
                 } else {
-                    sum.add(args.reduction, unit[k]);
+                    sum.add(reduction, unit[k]);
                 }
             }
         }
         for (u32 k = 0; k < step.targets; ++k) {
             u64 to = chunk_at(grid, links, step.sources + k);
             if (gives) {
-                Unrounded::store(grid, args.reduction, to + first_unrounded, i, sum);
+                Unrounded::store(grid, reduction, to + first_unrounded, i, sum);
             } else {
-                remote_store(grid, reinterpret_cast<Raw*>(to + first) + i, sum.finish(args.reduction));
+                remote_store(grid, reinterpret_cast<Raw*>(to + first) + i, sum.finish(reduction));
             }
         }
     }
@@ -55,12 +56,13 @@ static ANABRANCH_DEVICE void reduce_units(const Grid& grid, const NetworkArgs& a
 
 template <bool SUM_ONLY>
 static ANABRANCH_DEVICE void reduce_chunk(const Grid& grid, const NetworkArgs& args, const LinkStep& step, u64 bytes) {
+    Reduction reduction = SUM_ONLY ? args.reduction : with_scalar<Element>(grid, args.reduction);
     u64 places = 0;
     for (u32 i = 0; i < step.sources + step.targets; ++i) places |= chunk_at(grid, args.links, i);
     u64 wide = places % 16 == 0 ? bytes & ~u64(15) : 0;
-    if (wide != 0) reduce_units<Vec16, SUM_ONLY>(grid, args, step, 0, wide / 16);
+    if (wide != 0) reduce_units<Vec16, SUM_ONLY>(grid, args, reduction, step, 0, wide / 16);
     if (wide == bytes) return;
-    reduce_units<typename Element::Raw, SUM_ONLY>(grid, args, step, wide, (bytes - wide) / Element::BYTES);
+    reduce_units<typename Element::Raw, SUM_ONLY>(grid, args, reduction, step, wide, (bytes - wide) / Element::BYTES);
 }
 
 }  // namespace ccl

@@ -7,6 +7,7 @@
 // - `scatter_packets`: the first hop of `two_shot`.
 #include "ccl/packets.h"
 #include "ccl/buffer.h"
+#include "ccl/parts.h"
 #include "ccl/reduce.h"
 
 #ifndef CCL_ELEMENT
@@ -19,8 +20,8 @@ typedef CCL_ELEMENT Element;
 
 // Receives one unit from every member and reduces in group-rank order. `mine` is that of this rank. False after a fault.
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE bool reduce_unit(const Grid& grid, const ReduceArgs& args, const Channel& channel, u64 unit, u64 mine,
-                                         u64& result) {
+static ANABRANCH_DEVICE bool reduce_unit(const Grid& grid, const ReduceArgs& args, const Reduction& reduction, const Channel& channel,
+                                         u64 unit, u64 mine, u64& result) {
     const CommView& comm = args.comm;
     Partial<Element, u64, SUM_ONLY> sum;
     for (u32 base = 0; base < comm.team.size; base += BATCH) {
@@ -32,13 +33,13 @@ static ANABRANCH_DEVICE bool reduce_unit(const Grid& grid, const ReduceArgs& arg
             if (source >= comm.team.size) continue;
             u64 raw = source == comm.team.rank ? mine : payload[k];
             if (source == 0) {
-                sum = Partial<Element, u64, SUM_ONLY>::first(args.reduction, raw);
+                sum = Partial<Element, u64, SUM_ONLY>::first(reduction, raw);
             } else {
-                sum.add(args.reduction, raw);
+                sum.add(reduction, raw);
             }
         }
     }
-    result = sum.finish(args.reduction);
+    result = sum.finish(reduction);
     return true;
 }
 
@@ -78,7 +79,8 @@ static ANABRANCH_DEVICE u64 first_unit(const Grid& grid, const ReduceArgs& args,
 }
 
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, Channel& channel, const Buffers& at, u64 early) {
+static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, const Reduction& reduction, Channel& channel,
+                                      const Buffers& at, u64 early) {
     const CommView& comm = args.comm;
     u64 begin = grid.block * args.channel_units, end = minimum(begin + args.channel_units, at.units);
     auto load = [&](u64 unit) { return load_payload(grid, args.input.own, unit * PAYLOAD, at.bytes, at.wide); };
@@ -92,7 +94,7 @@ static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, 
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             u64 mine = first + unit == begin + grid.thread ? early : load(first + unit);
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, channel, unit, mine, result)) break;
+            if (!reduce_unit<SUM_ONLY>(grid, args, reduction, channel, unit, mine, result)) break;
             if (at.keeps) store_payload(grid, args.output.own, (first + unit) * PAYLOAD, at.bytes, at.wide, result);
         }
         end_epoch(grid, channel);
@@ -101,7 +103,8 @@ static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, 
 
 // Part j of the message is units [j * part, (j + 1) * part), as far as they exist. The channel handles a share of each part.
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, Channel& channel, const Buffers& at) {
+static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, const Reduction& reduction, Channel& channel,
+                                      const Buffers& at) {
     const CommView& comm = args.comm;
     u32 size = comm.team.size, me = comm.team.rank;
     u64 part = args.part_units;
@@ -121,7 +124,7 @@ static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, 
         }
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, channel, unit, load(me, unit), result)) break;
+            if (!reduce_unit<SUM_ONLY>(grid, args, reduction, channel, unit, load(me, unit), result)) break;
             for (u32 i = 1; i < size; ++i) send(grid, comm, channel, 1, rotated(comm, i), unit, result);
             store(me, unit, result);
         }
@@ -139,25 +142,32 @@ static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, 
     }
 }
 
-// `count` is the elements of one part. Member j gets part j.
-template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs& args, Channel& channel, const Buffers& at) {
+// Parts of equal length.
+struct EvenParts {
+    u64 bytes;
+    ANABRANCH_DEVICE u64 of(u32) const { return bytes; }
+    ANABRANCH_DEVICE u64 start(u32 member) const { return member * bytes; }
+};
+
+// `count` is the elements of the longest part. Member j gets part j. Packets beyond the end of a shorter part carry zeros.
+template <bool SUM_ONLY, class AnyParts>
+static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs& args, const Reduction& reduction, Channel& channel,
+                                             const Buffers& at, const AnyParts& parts, bool wide) {
     const CommView& comm = args.comm;
-    bool wide = at.wide && at.bytes % PAYLOAD == 0;
     u64 begin = grid.block * args.channel_units, end = minimum(begin + args.channel_units, at.units);
     for (u64 first = begin; first < end && !channel.dead; first += comm.packet_units) {
         next_epoch(grid, comm, channel);
         u64 count = minimum(end - first, u64(comm.packet_units));
         auto load = [&](u32 owner, u64 unit) {
-            return load_payload(grid, args.input.own + owner * at.bytes, (first + unit) * PAYLOAD, at.bytes, wide);
+            return load_payload(grid, args.input.own + parts.start(owner), (first + unit) * PAYLOAD, parts.of(owner), wide);
         };
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             send_unit(grid, comm, channel, unit, [&](u32 owner) { return load(owner, unit); });
         }
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, channel, unit, load(comm.team.rank, unit), result)) break;
-            store_payload(grid, args.output.own, (first + unit) * PAYLOAD, at.bytes, wide, result);
+            if (!reduce_unit<SUM_ONLY>(grid, args, reduction, channel, unit, load(comm.team.rank, unit), result)) break;
+            store_payload(grid, args.output.own, (first + unit) * PAYLOAD, args.own_bytes, wide, result);
         }
         end_epoch(grid, channel);
     }
@@ -166,15 +176,22 @@ static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs&
 }  // namespace ccl
 
 // Plain sums have a separate path.
-#define CCL_FORM(FORM, ...)                                                                        \
-    ccl::on_channel(grid, args.comm, args.input, args.output, [&](ccl::Channel& channel) {               \
-        if (args.reduction.op == ccl::SUM) return ccl::FORM<true>(grid, args, channel, __VA_ARGS__);  \
-        ccl::FORM<false>(grid, args, channel, __VA_ARGS__);                                           \
+#define CCL_FORM(FORM, CALL, ...)                                                                          \
+    ccl::on_channel(grid, (CALL).comm, (CALL).input, (CALL).output, [&](ccl::Channel& channel) {           \
+        const Reduction& given = (CALL).reduction;                                                         \
+        if (given.op == ccl::SUM) return ccl::FORM<true>(grid, CALL, given, channel, __VA_ARGS__);         \
+        ccl::FORM<false>(grid, CALL, ccl::with_scalar<ccl::Element>(grid, given), channel, __VA_ARGS__);   \
     })
 ANABRANCH_KERNEL(anabranch_ccl_one_shot, ReduceArgs, 512) {
     ccl::Buffers at = ccl::buffers_of(args);
     u64 early = ccl::first_unit(grid, args, at);
-    CCL_FORM(one_shot, at, early);
+    CCL_FORM(one_shot, args, at, early);
 }
-ANABRANCH_KERNEL(anabranch_ccl_two_shot, ReduceArgs, 512) { CCL_FORM(two_shot, ccl::buffers_of(args)); }
-ANABRANCH_KERNEL(anabranch_ccl_scatter_packets, ReduceArgs, 512) { CCL_FORM(scatter_packets, ccl::buffers_of(args)); }
+ANABRANCH_KERNEL(anabranch_ccl_two_shot, ReduceArgs, 512) { CCL_FORM(two_shot, args, ccl::buffers_of(args)); }
+ANABRANCH_KERNEL(anabranch_ccl_scatter_packets, ReduceArgs, 512) {
+    ccl::Buffers at = ccl::buffers_of(args);
+    CCL_FORM(scatter_packets, args, at, ccl::EvenParts{at.bytes}, at.wide && at.bytes % ccl::PAYLOAD == 0);
+}
+ANABRANCH_KERNEL(anabranch_ccl_uneven_scatter_packets, UnevenReduceArgs, 512) {
+    CCL_FORM(scatter_packets, args.reduce, ccl::buffers_of(args.reduce), ccl::UnevenParts(args), args.reduce.is_aligned != 0);
+}

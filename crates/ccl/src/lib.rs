@@ -45,9 +45,10 @@ pub use run::{
 };
 pub use typed::{Options, TypedTensor};
 pub use types::{
-    Algorithm, Avg, BitAnd, BitOr, BitXor, Collective, DATA_TYPES, DataType, Difference, Element, Error,
-    ListMismatch, LocationKind, Max, Min, Mismatch, PreMulSum, Product, ReduceOp, ReduceOperator, Result,
-    Shape, SplitMismatch, Sum, UnknownAlgorithm, UnknownReduceOp, UnsupportedDataType,
+    Algorithm, Avg, BitAnd, BitOr, BitXor, Collective, DATA_TYPES, DataType, DeviceScalar, Difference,
+    Element, Error, ListMismatch, LocationKind, Max, Min, Mismatch, PreMulSum, Product, ReduceOp,
+    ReduceOperator, Result, Shape, SplitMismatch, Sum, UnknownAlgorithm, UnknownReduceOp,
+    UnsupportedDataType,
 };
 
 /// The arithmetic of collectives, for kernels of other crates.

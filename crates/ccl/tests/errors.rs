@@ -101,6 +101,16 @@ fn wrong_calls(memory: &Memory) -> Vec<Row<'_>> {
         ),
         (
             None,
+            Call::ReduceScatterUneven { output: four, input, op: sum, counts: &[4, 4, 5] },
+            "reduce_scatter: input has 12 elements; it must have the sum of the counts: 13",
+        ),
+        (
+            None,
+            Call::ReduceScatterUneven { output: four, input, op: sum, counts: &[1, 1, 10] },
+            "reduce_scatter: output has 4 elements; it must have this rank's count: 1",
+        ),
+        (
+            None,
             Call::AllGather { output: out, input },
             "all_gather: output has 12 elements; it must have 3 (the group's size) times the input's 12",
         ),
@@ -218,6 +228,11 @@ fn wrong_calls(memory: &Memory) -> Vec<Row<'_>> {
             None,
             Call::ReduceScatter { output: at(4, 4), input: at(0, 12), op: sum },
             "reduce_scatter: output {base+4} and input {base} overlap; in place the output is this rank's part of the input",
+        ),
+        (
+            None,
+            Call::ReduceScatterUneven { output: at(0, 4), input: at(0, 12), op: sum, counts: &[4, 4, 4] },
+            "reduce_scatter: output {base} and input {base} overlap; they must not",
         ),
         (
             None,

@@ -68,6 +68,12 @@ impl Made {
                 output_splits: &self.expects,
                 input_splits: sends,
             },
+            (Collective::ReduceScatter, Some(_)) => Call::ReduceScatterUneven {
+                output: output(self.expects[rank.index()]),
+                input: input(sum(&self.expects)),
+                op,
+                counts: &self.expects,
+            },
             (_, Some(_)) => Call::AllGatherUneven {
                 output: output(sum(&self.expects)),
                 input: input(self.expects[rank.index()]),
@@ -180,6 +186,10 @@ fn split_mismatch_is_reported_on_all_ranks() {
     let gather = |counts: &[u64]| Made::new(Collective::AllGather).with_splits(&[], counts);
     let text = judge(&mismatch(&gather(&[3, 2, 1]), &gather(&[3, 2, 2])), &[]);
     assert!(text.contains("rank 2 sends 1 elements to rank 1, which expects 2"), "{text}");
+    assert!(text.contains("counts [3, 2, 2]") && text.contains("counts [3, 2, 1]"), "{text}");
+    let scatter = |counts: &[u64]| Made::new(Collective::ReduceScatter).with_splits(&[], counts);
+    let text = judge(&mismatch(&scatter(&[3, 2, 1]), &scatter(&[3, 2, 2])), &[]);
+    assert!(text.contains("rank 1 sends 2 elements to rank 2, which expects 1"), "{text}");
     assert!(text.contains("counts [3, 2, 2]") && text.contains("counts [3, 2, 1]"), "{text}");
 }
 

@@ -26,6 +26,7 @@ mod network_nic;
 mod network_processes;
 mod network_traffic;
 mod numbers;
+mod scalars;
 mod sizes;
 mod streams;
 mod sweep;

@@ -89,7 +89,8 @@ fn cases_with_places() -> Vec<Case> {
         .map(|collective| Case { uneven: true, ..Case::new(collective, DataType::I32, 999) });
     let sums = [Collective::AllReduce, Collective::ReduceScatter, Collective::Reduce]
         .map(|collective| Case { data: Data::Normal, ..Case::new(collective, DataType::F32, 999) });
-    moves.chain(uneven).chain(sums).collect()
+    let uneven_sum = Case { uneven: true, ..sums[1].clone() };
+    moves.chain(uneven).chain(sums).chain([uneven_sum]).collect()
 }
 
 /// The order of members is right, and any two swapped members are detected.

@@ -22,6 +22,7 @@ fn arguments_have_torch_order() {
     let _: fn(&mut C, T<'_>, Sum, O<'_>) -> Result<Work> = C::all_reduce;
     let _: fn(&mut C, T<'_>, T<'_>, Sum, O<'_>) -> Result<Work> = C::all_reduce_into;
     let _: fn(&mut C, T<'_>, T<'_>, Sum, O<'_>) -> Result<Work> = C::reduce_scatter;
+    let _: fn(&mut C, T<'_>, T<'_>, Sum, &[u64], O<'_>) -> Result<Work> = C::reduce_scatter_uneven;
     let _: fn(&mut C, T<'_>, T<'_>, O<'_>) -> Result<Work> = C::all_gather;
     let _: fn(&mut C, T<'_>, T<'_>, &[u64], O<'_>) -> Result<Work> = C::all_gather_uneven;
     let _: fn(&mut C, T<'_>, T<'_>, O<'_>) -> Result<Work> = C::all_to_all;
@@ -134,6 +135,13 @@ fn reductions<E: Element>(
     let input = tensor!(rig, 0, n * COUNT);
     let work =
         rig.communicator.reduce_scatter(input.narrow(rank * COUNT, COUNT)?, input, operator, options)?;
+    rig.expect(&work, &expected)?;
+
+    let counts = [5, 0, 41];
+    rig.fill::<E>(op, [46; 3], 0)?;
+    let expected = oracle::reduce_scatter_uneven(data_type, op, &rig.inputs, &counts).unwrap();
+    let (output, input) = (tensor!(rig, OUTPUT, counts[rank as usize]), tensor!(rig, 0, 46));
+    let work = rig.communicator.reduce_scatter_uneven(output, input, operator, &counts, options)?;
     rig.expect(&work, &expected)
 }
 

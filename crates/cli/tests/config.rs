@@ -63,8 +63,8 @@ fn json_is_one_object_a_line() {
     let rows: Vec<serde_json::Value> =
         shown.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(rows.len() > 20);
-    let heap = rows.iter().find(|row| row["setting"] == "heap.bytes").unwrap();
-    assert_eq!((heap["value"].as_str(), heap["origin"].as_str()), (Some("256 MiB"), Some("default")));
+    let mode = rows.iter().find(|row| row["setting"] == "heap.mode").unwrap();
+    assert_eq!((mode["value"].as_str(), mode["origin"].as_str()), (Some("static"), Some("default")));
     assert!(rows.iter().any(|row| row["setting"] == "kernels.cache" && row["value"].is_null()));
 }
 

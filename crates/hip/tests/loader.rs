@@ -14,7 +14,8 @@ impl Folder {
     fn new(name: &str) -> Self {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hip-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&path).expect("cargo's folder for tests is writable");
-        Self(path)
+        // As the kernel names mapped files.
+        Self(path.canonicalize().expect("it was just made"))
     }
 
     /// A shared object of this source.
@@ -46,6 +47,20 @@ fn functions<'a>(names: impl IntoIterator<Item = &'a str>, code: u32) -> String 
 
 fn required() -> impl Iterator<Item = &'static str> {
     HipApi::SYMBOLS.iter().filter(|(_, required)| *required).map(|(name, _)| *name)
+}
+
+/// Runs a test that maps a library by the name of AMD's runtime in a process of its own: it stays mapped, and a mapped copy comes first.
+#[expect(clippy::disallowed_methods, reason = "a test reports to its own child that it is one")]
+fn in_own_process(test: &str, body: impl FnOnce()) {
+    const CHILD: &str = "ANABRANCH_TEST_LOADER_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        return body();
+    }
+    let program = std::env::current_exe().expect("a test has a program");
+    let child = Command::new(program).args(["--exact", test]).env(CHILD, "1").output();
+    let child = child.expect("this program runs");
+    let (text, errors) = (String::from_utf8_lossy(&child.stdout), String::from_utf8_lossy(&child.stderr));
+    assert!(child.status.success() && text.contains("1 passed"), "{text}{errors}");
 }
 
 /// What loading from `place` gives, unless the machine's own runtime came first.
@@ -121,18 +136,20 @@ fn a_library_without_hips_functions_is_named_with_the_first_that_it_lacks() {
 
 #[test]
 fn a_library_that_lacks_one_required_function_is_refused() {
-    let folder = Folder::new("old");
-    let lacking = "hipGetDevicePropertiesR0600";
-    let names: Vec<_> = required().filter(|name| *name != lacking).collect();
-    let old = folder.library("libamdhip64.so", &functions(names, 0));
-    // Found through its folder, after the newer sonames that are not there.
-    match load(&folder.0) {
-        Some(Err(LoadError::MissingSymbol { runtime, path, symbol })) => {
-            assert_eq!((runtime, path, symbol.as_str()), (RuntimeKind::Amd, old, lacking));
+    in_own_process("loader::a_library_that_lacks_one_required_function_is_refused", || {
+        let folder = Folder::new("old");
+        let lacking = "hipGetDevicePropertiesR0600";
+        let names: Vec<_> = required().filter(|name| *name != lacking).collect();
+        let old = folder.library("libamdhip64.so", &functions(names, 0));
+        // Found through its folder, after the newer sonames that are not there.
+        match load(&folder.0) {
+            Some(Err(LoadError::MissingSymbol { runtime, path, symbol })) => {
+                assert_eq!((runtime, path, symbol.as_str()), (RuntimeKind::Amd, old, lacking));
+            }
+            Some(other) => panic!("{other:?}"),
+            None => {}
         }
-        Some(other) => panic!("{other:?}"),
-        None => {}
-    }
+    });
 }
 
 #[test]
@@ -159,4 +176,17 @@ fn a_library_with_the_required_functions_loads_and_lacks_the_optional_ones() {
         Some(other) => panic!("{other:?}"),
         None => {}
     }
+}
+
+/// A framework's copy, under a name and a soname of its own.
+#[test]
+fn mapped_copy_under_another_name_comes_first() {
+    in_own_process("loader::mapped_copy_under_another_name_comes_first", || {
+        let folder = Folder::new("mapped");
+        let copy = folder.library("libamdhip64-0a1b2c3d.so.6", &functions(required(), 100));
+        // SAFETY: a library of functions that return a number.
+        let _mapped = unsafe { libloading::Library::new(&copy) }.expect("it was just built");
+        let runtime = load_amd(&[PathBuf::from("/nowhere/libamdhip64.so")]).expect("the mapped copy is one");
+        assert_eq!(runtime.origin(), &*copy.to_string_lossy());
+    });
 }

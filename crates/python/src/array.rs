@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anabranch::ccl::{self, DataType, Tensor};
+use anabranch::ccl::{self, DataType, DeviceScalar, Tensor};
 use anabranch::ep::DeviceSlice;
 use anabranch::hip::DeviceAddress;
 use anabranch::{RuntimeKind, shmem::SymmetricMemory};
@@ -184,6 +184,24 @@ impl Array {
 
     pub(crate) fn bytes(&self) -> u64 {
         self.data_type.bytes_of(self.count)
+    }
+
+    pub(crate) const fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Elements.
+    pub(crate) const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// As the scalar of an operator.
+    ///
+    /// # Safety
+    /// As [`Self::tensor`].
+    pub(crate) unsafe fn scalar(&self) -> DeviceScalar {
+        // SAFETY: the caller's promise; that it is memory is what the tensor's library said.
+        unsafe { DeviceScalar::at(DeviceAddress(self.address), self.data_type) }
     }
 
     /// As collectives take it: symmetric where it is memory of the heap, else local.

@@ -6,8 +6,9 @@ use std::time::Duration;
 use anabranch::ccl::{self, Call, PointToPoint, ReduceOp};
 use anabranch::{Group, GroupRank};
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
-use crate::array::Array;
+use crate::array::{Array, Home};
 use crate::errors::{raise, usage};
 use crate::logs;
 use crate::state::{State, member, wait_in_slices};
@@ -34,26 +35,50 @@ pub(crate) struct Work {
     work: Unlocked<Arc<ccl::Work>>,
 }
 
-/// An operator: a name, or `("premul_sum", scalar)`.
-fn operator(given: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
-    let (name, scalar) = match given.extract::<(String, f64)>() {
+/// An operator, and the tensor that its scalar is in.
+#[derive(Debug)]
+struct Operator {
+    op: ReduceOp,
+    scalar: Option<Array>,
+}
+
+/// An operator: a name, or `("premul_sum", scalar)` with a number or a tensor of one element.
+fn operator(given: Option<&Bound<'_, PyAny>>, home: Home) -> PyResult<Operator> {
+    let Some(given) = given else { return Ok(Operator { op: ReduceOp::Sum, scalar: None }) };
+    let (name, scalar) = match given.extract::<(String, Bound<'_, PyAny>)>() {
         Ok((name, scalar)) => (name, Some(scalar)),
         Err(_) => (given.extract::<String>()?, None),
     };
     let name = if name == "prod" { "product" } else { &name };
-    let all = ReduceOp::all(scalar.unwrap_or(1.0));
+    let all = ReduceOp::all(1.0);
     let found = all.into_iter().find(|op| op.name() == name);
-    match found {
-        Some(ReduceOp::PreMulSum(_)) if scalar.is_none() => {
+    match (found, scalar) {
+        (Some(ReduceOp::PreMulSum(_)), None) => {
             Err(usage("premul_sum needs its scalar: op=(\"premul_sum\", scalar)"))
         }
-        Some(op) if scalar.is_none() || matches!(op, ReduceOp::PreMulSum(_)) => Ok(op),
-        Some(op) => Err(usage(format!("the operator {} takes no scalar", op.name()))),
-        None => {
+        (Some(ReduceOp::PreMulSum(_)), Some(scalar)) => premul_sum(&scalar, home),
+        (Some(op), None) => Ok(Operator { op, scalar: None }),
+        (Some(op), Some(_)) => Err(usage(format!("the operator {} takes no scalar", op.name()))),
+        (None, _) => {
             let names = all.map(ReduceOp::name).join(", ");
             Err(usage(format!("unknown operator {name:?}; there are {names}")))
         }
     }
+}
+
+fn premul_sum(scalar: &Bound<'_, PyAny>, home: Home) -> PyResult<Operator> {
+    // Tensors convert to numbers too, but that waits for the device. NumPy's scalars have no `__dlpack__`.
+    let is_tensor = scalar.is_instance_of::<PyTuple>() || scalar.hasattr("__dlpack__")?;
+    if !is_tensor {
+        return Ok(Operator { op: ReduceOp::PreMulSum(scalar.extract()?), scalar: None });
+    }
+    let scalar = Array::new("the scalar of premul_sum", scalar, home)?;
+    if scalar.count() != 1 {
+        return Err(usage(format!("the scalar of premul_sum has {} elements; 1 is allowed", scalar.count())));
+    }
+    // SAFETY: `Communicator::launch` keeps the tensor until the work is over.
+    let op = ReduceOp::PreMulSumAt(unsafe { scalar.scalar() });
+    Ok(Operator { op, scalar: Some(scalar) })
 }
 
 /// Launches one call.
@@ -159,7 +184,8 @@ impl Communicator {
     }
 
     /// Reduces `tensor` over the ranks into `out`, or in place. Any shape, contiguous; `op` is "sum", "avg", "product", "min", "max", "band",
-    /// "bor", "bxor" or `("premul_sum", scalar)`. Sums are added in rank order: the same bits on all ranks and in every run.
+    /// "bor", "bxor" or `("premul_sum", scalar)`, where the scalar is a number, the same on all ranks, or a tensor of one element of the type
+    /// of `tensor`, which the call reads in the order of the stream. Sums are added in rank order: the same bits on all ranks and in every run.
     #[pyo3(signature = (tensor, op = None, *, out = None, stream = None))]
     fn all_reduce(
         &self,
@@ -169,11 +195,13 @@ impl Communicator {
         out: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Work> {
-        let op = op.map_or(Ok(ReduceOp::Sum), operator)?;
-        let arrays = self.in_place_or(true, tensor, out)?;
+        let Operator { op, scalar } = operator(op, self.state.home)?;
+        let mut arrays = self.in_place_or(true, tensor, out)?;
+        let last = arrays.len() - 1;
+        arrays.extend(scalar);
         self.launch(py, stream, arrays, move |arrays, run| {
             // SAFETY: `launch` keeps the tensors until the work is over.
-            let (input, output) = unsafe { (arrays[0].tensor()?, arrays[arrays.len() - 1].tensor()?) };
+            let (input, output) = unsafe { (arrays[0].tensor()?, arrays[last].tensor()?) };
             run(&Call::AllReduce { output, input, op })
         })
     }
@@ -201,22 +229,29 @@ impl Communicator {
         })
     }
 
-    /// Reduces `input`, `[ranks * n, ...]`, over the ranks, and leaves part r, `[n, ...]`, in `output` of rank r.
-    #[pyo3(signature = (output, input, op = None, *, stream = None))]
+    /// Reduces `input`, `[ranks * n, ...]`, over the ranks, and leaves part r, `[n, ...]`, in `output` of rank r. With `counts`, part r has
+    /// `counts[r]` rows of the first dimension.
+    #[pyo3(signature = (output, input, op = None, *, counts = None, stream = None))]
     fn reduce_scatter_tensor(
         &self,
         py: Python<'_>,
         output: &Bound<'_, PyAny>,
         input: &Bound<'_, PyAny>,
         op: Option<&Bound<'_, PyAny>>,
+        counts: Option<Vec<u64>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Work> {
-        let op = op.map_or(Ok(ReduceOp::Sum), operator)?;
-        let arrays = vec![self.array("input", input)?, self.array("output", output)?.written()?];
+        let Operator { op, scalar } = operator(op, self.state.home)?;
+        let mut arrays = vec![self.array("input", input)?, self.array("output", output)?.written()?];
+        arrays.extend(scalar);
+        let counts = counts.map(|counts| elements("counts", &counts, arrays[0].row())).transpose()?;
         self.launch(py, stream, arrays, move |arrays, run| {
             // SAFETY: `launch` keeps the tensors until the work is over.
             let (input, output) = unsafe { (arrays[0].tensor()?, arrays[1].tensor()?) };
-            run(&Call::ReduceScatter { output, input, op })
+            match &counts {
+                None => run(&Call::ReduceScatter { output, input, op }),
+                Some(counts) => run(&Call::ReduceScatterUneven { output, input, op, counts }),
+            }
         })
     }
 
@@ -283,11 +318,14 @@ impl Communicator {
         out: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Work> {
-        let (root, op) = (self.member(dst, "dst")?, op.map_or(Ok(ReduceOp::Sum), operator)?);
-        let arrays = self.in_place_or(self.rank == root, tensor, out)?;
+        let root = self.member(dst, "dst")?;
+        let Operator { op, scalar } = operator(op, self.state.home)?;
+        let mut arrays = self.in_place_or(self.rank == root, tensor, out)?;
+        let last = arrays.len() - 1;
+        arrays.extend(scalar);
         self.launch(py, stream, arrays, move |arrays, run| {
             // SAFETY: `launch` keeps the tensors until the work is over.
-            let (input, output) = unsafe { (arrays[0].tensor()?, arrays[arrays.len() - 1].tensor()?) };
+            let (input, output) = unsafe { (arrays[0].tensor()?, arrays[last].tensor()?) };
             run(&Call::Reduce { output, input, op, root })
         })
     }

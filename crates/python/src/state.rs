@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anabranch::bootstrap::Deadline;
 use anabranch::hip::{Event, Stream};
+use anabranch::shmem::SymmetricMemory;
 use anabranch::{GlobalRank, Group, GroupRank, RuntimeKind, World};
 use pyo3::prelude::*;
 
@@ -32,6 +33,8 @@ pub(crate) struct State {
     process: u32,
     left: AtomicBool,
     inflight: Mutex<Inflight>,
+    /// The allocations of `World.empty`.
+    allocations: Mutex<Vec<Weak<SymmetricMemory>>>,
 }
 
 /// Python objects whose memory launches still use.
@@ -55,6 +58,7 @@ impl State {
             process: std::process::id(),
             left: AtomicBool::new(false),
             inflight: Mutex::default(),
+            allocations: Mutex::default(),
         });
         let mut worlds = WORLDS.lock().unwrap_or_else(PoisonError::into_inner);
         worlds.retain(|world| world.strong_count() > 0);
@@ -99,6 +103,22 @@ impl State {
             return Err(usage("this rank has left the world"));
         }
         Ok(&self.world)
+    }
+
+    /// Notes an allocation, for [`Self::allocation_at`].
+    pub(crate) fn note(&self, memory: &Arc<SymmetricMemory>) {
+        let mut all = self.allocations.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|one| one.strong_count() > 0);
+        all.push(Arc::downgrade(memory));
+    }
+
+    /// The allocation of `World.empty` that holds these bytes.
+    pub(crate) fn allocation_at(&self, address: u64, bytes: u64) -> Option<Arc<SymmetricMemory>> {
+        let all = self.allocations.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(Weak::upgrade).find(|memory| {
+            let offset = address.checked_sub(memory.address().0);
+            offset.and_then(|offset| offset.checked_add(bytes)).is_some_and(|end| end <= memory.bytes())
+        })
     }
 
     /// The stream of calls that name none, on the host runtime.

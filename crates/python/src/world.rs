@@ -4,11 +4,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use anabranch::Group;
 use anabranch::ccl::DataType;
+use anabranch::hip::DeviceAddress;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::array;
+use crate::array::{self, Array};
 use crate::communicator::{Communicator, seconds};
 use crate::ep::{EpConfig, ExpertParallel};
 use crate::errors::{raise, usage};
@@ -102,7 +104,35 @@ impl World {
         );
         logs::flush(py);
         let memory = Arc::new(memory?);
+        self.state.note(&memory);
         let address = memory.address().0;
+        Ok(Memory::new(address, shape, None, data_type, self.state.home, Owner::Symmetric(memory)))
+    }
+
+    /// The allocation of this rank's heap that a tensor starts in: its tag, the offset in it in bytes, and its ranks. `None` for other memory.
+    fn locate(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<(String, u64, Vec<u32>)>> {
+        let tensor = Array::new("tensor", tensor, self.state.home)?;
+        let found = self.state.live()?.locate(DeviceAddress(tensor.address()));
+        let ranks = |group: &Group| group.members().iter().map(|rank| rank.get()).collect();
+        Ok(found.map(|found| (found.tag, found.offset, ranks(&found.group))))
+    }
+
+    /// A tensor that was made from memory of `empty`, as that memory, so that collectives reach it directly. Not collective; but all ranks
+    /// give collectives the same part of the memory, which nothing checks unless `ccl.check` is "fingerprint".
+    fn symmetric(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Memory> {
+        let array = Array::new("tensor", tensor, self.state.home)?;
+        let address = array.address();
+        let Some(memory) = self.state.allocation_at(address, array.bytes()) else {
+            let found = self.state.live()?.locate(DeviceAddress(address));
+            let place = found.map_or_else(
+                || "outside the heap".to_owned(),
+                |found| format!("in the allocation {:?}", found.tag),
+            );
+            return Err(usage(format!(
+                "tensor at {address:#x} is not in memory of World.empty: it is {place}"
+            )));
+        };
+        let (shape, data_type) = (array.shape().to_vec(), array.data_type());
         Ok(Memory::new(address, shape, None, data_type, self.state.home, Owner::Symmetric(memory)))
     }
 

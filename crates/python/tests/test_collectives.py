@@ -58,6 +58,15 @@ def test_average_and_scaled_sum(settings):
         average, scaled = values(world.rank, 8), values(world.rank, 8)
         comm.all_reduce(average, "avg").join()
         comm.all_reduce(scaled, ("premul_sum", 0.5)).join()
+        by_tensor, factor = values(world.rank, 8), numpy.array([0.5], numpy.float32)
+        comm.all_reduce(by_tensor, ("premul_sum", factor)).join()
+        assert (by_tensor == scaled).all()
+        part = numpy.empty(8 // RANKS, numpy.float32)
+        comm.reduce_scatter_tensor(part, values(world.rank, 8), ("premul_sum", factor)).join()
+        assert (part == scaled.reshape(RANKS, -1)[world.rank]).all()
+        for wrong, message in [(numpy.zeros(2, numpy.float32), "has 2 elements"), (numpy.zeros(1), "allowed is the tensors' f32")]:
+            with pytest.raises(anabranch.UsageError, match=message):
+                comm.all_reduce(by_tensor, ("premul_sum", wrong))
         return average, scaled
 
     total = sum(values(rank, 8) for rank in range(RANKS))
@@ -78,6 +87,12 @@ def test_gathers_and_scatters(settings):
 
         part = numpy.zeros((2, 3), numpy.float32)
         comm.reduce_scatter_tensor(part, everything).join()
+        uneven_part = numpy.zeros((counts[world.rank], 3), numpy.float32)
+        comm.reduce_scatter_tensor(uneven_part, uneven, counts=counts).join()
+        first = sum(counts[:world.rank])
+        assert (uneven_part == RANKS * uneven[first:first + counts[world.rank]]).all()
+        with pytest.raises(anabranch.UsageError, match="this rank's count"):
+            comm.reduce_scatter_tensor(part, uneven, counts=[5] * 2 + [0] * (RANKS - 2))
 
         at_one = numpy.zeros((2 * RANKS, 3), numpy.float32) if world.rank == 1 else None
         comm.gather(own, at_one, dst=1).join()

@@ -389,6 +389,25 @@ def test_memory_is_shared_without_a_copy(settings):
     expected[1:3] *= 2
     for array, _ in anabranch.spawn_threads(work, 2, settings):
         assert (array == expected).all()
+
+    def found_again(world):
+        memory = world.empty((4, 3), "float32", tag="weights")
+        array = numpy.from_dlpack(memory)
+        array[:] = world.rank + 1
+        assert world.locate(array[2:]) == ("weights", 24, [0, 1])
+        part = world.symmetric(array[2:])
+        assert part.is_symmetric and part.shape == (2, 3) and part.data_ptr == memory.data_ptr + 24
+        world.communicator().all_reduce(part).join()
+        assert (array[2:] == 3).all() and (array[:2] == world.rank + 1).all()
+        other = numpy.zeros(3, numpy.float32)
+        assert world.locate(other) is None
+        with pytest.raises(anabranch.UsageError, match="outside the heap"):
+            world.symmetric(other)
+        with pytest.raises(anabranch.UsageError, match='in the allocation "weights"'):
+            world.symmetric((memory.data_ptr, (13,), "float32"))
+
+    anabranch.spawn_threads(found_again, 2, settings)
+
     # bf16 has no word in the array interface.
     def no_word(world):
         memory = world.empty(8, "bfloat16")

@@ -47,7 +47,8 @@ impl fmt::Display for HeapMode {
 /// The configuration of one world, as a value. Equal on all ranks, but for the host identity and what opens the NIC, of which the name is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorldConfig {
-    /// Bytes of the symmetric heap of each rank (setting `heap.bytes`).
+    /// Bytes of the symmetric heap of each rank (setting `heap.bytes`). 0: a 32nd of the memory of the smallest device, but at least 256 MiB
+    /// and at most 4 GiB, and not more than half of what is free on any; [`crate::World::config`] has the size then.
     pub heap_bytes: u64,
     /// How its memory is obtained (`heap.mode`).
     pub heap_mode: HeapMode,
@@ -104,12 +105,24 @@ impl Default for WorldConfig {
 /// The smallest heap: 1 MiB, so that every runtime aligns it to a page.
 pub const MIN_HEAP_BYTES: u64 = 1 << 20;
 
+/// The heap for a device with these bytes free and in total, where `heap_bytes` is 0.
+pub(crate) fn chosen_heap_bytes(free: u64, total: u64) -> u64 {
+    let wanted = (total / 32).clamp(256 << 20, 4 << 30).min(free / 2);
+    (wanted / MIN_HEAP_BYTES * MIN_HEAP_BYTES).max(MIN_HEAP_BYTES)
+}
+
 impl WorldConfig {
     /// Everything that has to be equal on all ranks, as setting and value.
     pub fn fields(&self) -> Vec<(String, String)> {
         let order: Vec<_> = self.transports.iter().map(|kind| kind.word()).collect();
         let all = [
-            ("heap.bytes", self.heap_bytes.to_string()),
+            (
+                "heap.bytes",
+                match self.heap_bytes {
+                    0 => "chosen from the devices".to_owned(),
+                    bytes => bytes.to_string(),
+                },
+            ),
             ("heap.mode", self.heap_mode.to_string()),
             ("transport.order", order.join(", ")),
             ("deadline.rendezvous", format!("{:?}", self.rendezvous_deadline)),
@@ -160,8 +173,12 @@ impl WorldConfig {
         let refuse = |field, given: String, expected: &'static str| {
             Err(Error::Config { field, given, expected: expected.into() })
         };
-        if self.heap_bytes < MIN_HEAP_BYTES {
-            return refuse("heap.bytes", self.heap_bytes.to_string(), "at least 1048576 (1 MiB)");
+        if self.heap_bytes != 0 && self.heap_bytes < MIN_HEAP_BYTES {
+            return refuse(
+                "heap.bytes",
+                self.heap_bytes.to_string(),
+                "0 (chosen), or at least 1048576 (1 MiB)",
+            );
         }
         if self.transports.is_empty() {
             return refuse("transport.order", "nothing".to_owned(), "at least one of p2p, sdma, rdma");
@@ -229,6 +246,18 @@ fn check_limits(field: &'static str, given: impl Into<u64>, limits: &limits::Lim
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn chosen_heap_fits_the_device() {
+        const GIB: u64 = 1 << 30;
+        let of = |free, total| chosen_heap_bytes(free, total);
+        assert_eq!(of(140 * GIB, 141 * GIB), 4 * GIB);
+        assert_eq!(of(79 * GIB, 80 * GIB), 80 * GIB / 32);
+        assert_eq!(of(4 * GIB, 4 * GIB), 256 << 20);
+        assert_eq!(of(GIB, 80 * GIB), GIB / 2, "a device in use");
+        assert_eq!(of((101 << 20) + 5, 80 * GIB), 50 << 20, "whole MiB");
+        assert_eq!(of(0, 80 * GIB), MIN_HEAP_BYTES, "the allocation fails, and reports what is free");
+    }
 
     #[test]
     fn nonsense_is_refused_by_name() {

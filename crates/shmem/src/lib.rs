@@ -41,7 +41,7 @@ pub use error::{Error, ExpiredWait, Fault, Result};
 pub use fault::{ExplainFault, LaunchNote, NoteText, OperationCode, OperationName};
 pub use heap::{DEFAULT_ALIGNMENT, FlatHeap, MAX_ALIGNMENT};
 pub use inflight::MemoryUse;
-pub use memory::{HeapUsage, LocalRegistration, Registration, SymmetricMemory};
+pub use memory::{HeapLocation, HeapUsage, LocalRegistration, Registration, SymmetricMemory};
 pub use route::{
     ENGINE_COPIES_UNIT, EngineCopiesArgs, EngineCopy, NIC_TEAM_UNIT, NicCopiesArgs, NicCopy, NicDrainArgs,
     NicSignalArgs, TEAM_BARRIER_UNIT, TeamBarrierArgs, TeamSignalArgs, TeamView, engine_copies_kernel,

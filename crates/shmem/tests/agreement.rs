@@ -127,8 +127,32 @@ fn different_settings_are_named() {
         Ok(setup)
     };
     let texts = error_texts(spawn_threads(3, nonsense, |_: &World| Ok::<_, Error>(())));
-    assert_eq!(texts[2], "heap.bytes = 17: at least 1048576 (1 MiB) expected");
+    assert_eq!(texts[2], "heap.bytes = 17: 0 (chosen), or at least 1048576 (1 MiB) expected");
     assert_eq!(texts[0], format!("join failed on rank 2: {}", texts[2]));
+}
+
+/// With as much memory in use on one rank as leaves 9 MiB.
+#[test]
+fn chosen_heap_is_that_of_the_fullest_device() {
+    for mode in HeapMode::ALL {
+        let mut bench = Bench::in_mode(3, mode);
+        bench.config.heap_bytes = 0;
+        let used = std::sync::Mutex::new(None);
+        let setup = |rank: GlobalRank| {
+            let setup = bench.setup(rank)?;
+            if rank.get() == 1 {
+                let free = setup.device.memory_info()?.0;
+                *used.lock().unwrap() = Some(setup.device.allocate(free - (9 << 20))?);
+            }
+            Ok(setup)
+        };
+        let sizes = all(spawn_threads(3, setup, |world: &World| {
+            let memory = world.allocate(world.group(), 1 << 20, DEFAULT_ALIGNMENT, "a quarter")?;
+            drop(memory);
+            Ok::<_, Error>((world.config().heap_bytes, world.heap_usage().heap_bytes))
+        }));
+        assert_eq!(sizes, [(4 << 20, 4 << 20); 3], "{mode}");
+    }
 }
 
 #[test]

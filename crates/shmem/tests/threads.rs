@@ -55,6 +55,36 @@ fn every_rank_gets_the_same_offsets_and_reaches_every_peer() {
 }
 
 #[test]
+fn locate_names_the_allocation_of_an_address() {
+    for mode in HeapMode::ALL {
+        let bench = Bench::in_mode(3, mode);
+        all(spawn_threads(
+            3,
+            |rank| bench.setup(rank),
+            |world: &World| {
+                let everyone = world.allocate(world.group(), 100, DEFAULT_ALIGNMENT, "everyone")?;
+                let found = world.locate(everyone.address().offset(99)).unwrap();
+                assert_eq!((found.tag.as_str(), found.offset, found.bytes), ("everyone", 99, 100));
+                assert_eq!(found.group, *world.group());
+                assert_eq!(world.locate(everyone.address().offset(100)), None, "behind the allocation");
+                let next = GroupRank::new((world.rank().get() + 1) % 3);
+                assert_eq!(world.locate(everyone.peer_address(next).unwrap()), None, "memory of a peer");
+                if world.rank().get() > 0 {
+                    let pair = world.group().subset(&[2, 1].map(GroupRank::new)).unwrap();
+                    let memory = world.allocate(&pair, 8, DEFAULT_ALIGNMENT, "pair")?;
+                    let found = world.locate(memory.address()).unwrap();
+                    assert_eq!((found.tag.as_str(), found.group), ("pair", pair));
+                }
+                let address = everyone.address();
+                drop(everyone);
+                assert_eq!(world.locate(address), None, "dropped");
+                Ok::<_, Error>(())
+            },
+        ));
+    }
+}
+
+#[test]
 fn the_team_barrier_runs_at_any_size_and_wave_width() {
     for mode in HeapMode::ALL {
         for (size, wave) in [(1, 1), (2, 1), (4, 1), (7, 1), (16, 1), (3, 4), (5, 32), (3, 64)] {

@@ -10,7 +10,7 @@ typedef ccl::CCL_ELEMENT Element;
 
 template <class Raw, bool SUM_ONLY>
 static ANABRANCH_DEVICE void reduce_units(const Grid& grid, const ConformanceReduceArgs& args) {
-    Reduction reduction = {args.op, args.size, args.scalar};
+    Reduction reduction = {args.op, args.size, args.scalar, 0};
     u64 units = args.bytes / sizeof(Raw);
     u64 step = static_cast<u64>(grid.grid_blocks) * grid.block_threads;
     for (u64 unit = static_cast<u64>(grid.block) * grid.block_threads + grid.thread; unit < units; unit += step) {

@@ -11,7 +11,7 @@ const HIDDEN: usize = 16;
 
 fn main() -> Result<(), Error> {
     let mut config = Config::default();
-    config.heap.bytes = anabranch::config::ByteSize(8 << 20);
+    config.heap.bytes = Some(anabranch::config::ByteSize(8 << 20));
     for rank in anabranch::spawn_threads(&config, RANKS, |world| {
         all_reduce(&config, world)?;
         exchange(world)

@@ -45,7 +45,7 @@ kernel_unit! {
 
 fn main() -> anabranch::Result<()> {
     let mut config = Config::default();
-    config.heap.bytes = anabranch::config::ByteSize(1 << 20);
+    config.heap.bytes = Some(anabranch::config::ByteSize(1 << 20));
     let platform = Platform::open(&config, ProcessLayout::Threads { ranks: RANKS })?;
     for counted in on_every_rank(&platform, |world, parcels| count(world, parcels)) {
         assert_eq!(counted.expect("no link is cut"), [COUNT; RANKS as usize - 1]);

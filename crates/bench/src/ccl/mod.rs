@@ -81,7 +81,7 @@ pub(crate) fn check(arguments: &CclArgs, config: &Config, ranks: u32) -> anyhow:
     let run = Run::new(arguments, &world, runtime == RuntimeKind::Host)?;
     run.check_algorithm(config)?;
     let needed = run.largest()?;
-    let heap = config.heap.bytes.bytes();
+    let heap = config.heap.most_bytes();
     if arguments.memory == MemoryKind::Symmetric && needed > heap {
         bail!(
             "input and output of the largest operation need {needed} bytes of the symmetric heap, and heap.bytes is \

@@ -81,7 +81,7 @@ impl Reference {
         match self.case.reduce {
             _ if !self.case.collective.reduces() => true,
             ReduceOp::Avg => self.case.group.size().is_power_of_two(),
-            ReduceOp::PreMulSum(_) => false,
+            ReduceOp::PreMulSum(_) | ReduceOp::PreMulSumAt(_) => false,
             _ => true,
         }
     }

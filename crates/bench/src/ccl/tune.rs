@@ -94,14 +94,13 @@ impl TuneArgs {
     fn sizes(&self, config: &Config) -> anyhow::Result<Vec<u64>> {
         let host = config.device.runtime == RuntimeKind::Host;
         // Input and output, and as much again for staging and what else lies there.
-        let fits = (config.heap.bytes.bytes() / 4).checked_ilog2().map_or(0, |power| 1_u64 << power);
+        // A heap whose size the world chooses has at least this, on devices that are free.
+        let heap = config.heap.bytes.map_or(256 << 20, |bytes| bytes.bytes());
+        let fits = (heap / 4).checked_ilog2().map_or(0, |power| 1_u64 << power);
         let most = fits.min(if host { 64 << 20 } else { 1 << 30 });
         let largest = self.max.map_or(most, |size| size.0);
         if largest > fits || largest < LEAST {
-            bail!(
-                "--max {largest}: with heap.bytes = {} sizes are from {LEAST} to {fits} bytes",
-                config.heap.bytes.bytes()
-            );
+            bail!("--max {largest}: with heap.bytes = {heap} sizes are from {LEAST} to {fits} bytes");
         }
         let factor = self.factor.unwrap_or(if host { 4 } else { 2 });
         Ok(std::iter::successors(Some(LEAST), |bytes| bytes.checked_mul(factor))

@@ -55,7 +55,7 @@ pub(crate) fn check(arguments: &TuneEpArgs, config: &Config, ranks: u32) -> anyh
         }
     }
     let host = config.device.runtime == RuntimeKind::Host;
-    let heap = config.heap.bytes.bytes();
+    let heap = config.heap.most_bytes();
     for bench in arguments.benches(!host) {
         for tokens in arguments.sizes(host) {
             let workload = arguments.workload(&bench, tokens, ranks)?;

@@ -96,7 +96,7 @@ pub(crate) fn check(arguments: &ShmemArgs, config: &Config, ranks: u32) -> anyho
     }
     let times = arguments.plan(config.device.runtime == RuntimeKind::Host).heap_bytes();
     let matrix = if arguments.runs(Part::Matrix) { matrix::heap_bytes(ranks) } else { 0 };
-    let heap = config.heap.bytes.bytes();
+    let heap = config.heap.most_bytes();
     // A team takes some too.
     let room = heap.saturating_sub(TEAM_BYTES);
     match times {

@@ -51,7 +51,7 @@ pub(crate) fn check(config: &Config, ranks: u32) -> anyhow::Result<()> {
     if ranks < 2 {
         bail!("tune links needs at least 2 ranks, and {ranks} is asked for");
     }
-    let heap = config.heap.bytes.bytes();
+    let heap = config.heap.most_bytes();
     let least = (1 << 20) * u64::from(ranks).max(4);
     if heap < least {
         bail!("heap.bytes is {heap}; tune links of {ranks} ranks needs at least {least}");

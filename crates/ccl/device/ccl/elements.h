@@ -86,6 +86,7 @@ struct Accumulation {
     typedef f32 Value;
     static ANABRANCH_DEVICE f32 widen(typename Element::Raw bits) { return Element::to_f32(bits); }
     static ANABRANCH_DEVICE typename Element::Raw narrow(f32 value) { return Element::from_f32(value); }
+    static ANABRANCH_DEVICE u64 scalar_bits(f32 value) { return bit_cast<u32>(value); }
     static ANABRANCH_DEVICE f32 scalar(u64 bits) { return bit_cast<f32>(static_cast<u32>(bits)); }
     static ANABRANCH_DEVICE bool is_negative(f32 value) { return (bit_cast<u32>(value) >> 31) != 0; }
 };
@@ -94,6 +95,7 @@ struct Accumulation<F64> {
     typedef f64 Value;
     static ANABRANCH_DEVICE f64 widen(u64 bits) { return bit_cast<f64>(bits); }
     static ANABRANCH_DEVICE u64 narrow(f64 value) { return bit_cast<u64>(value); }
+    static ANABRANCH_DEVICE u64 scalar_bits(f64 value) { return bit_cast<u64>(value); }
     static ANABRANCH_DEVICE f64 scalar(u64 bits) { return bit_cast<f64>(bits); }
     static ANABRANCH_DEVICE bool is_negative(f64 value) { return (bit_cast<u64>(value) >> 63) != 0; }
 };

@@ -15,8 +15,8 @@ static constexpr u32 PIECES_OF = SUM_ONLY && sizeof(Raw) == 16 ? 2 : 1;
 
 // Reduces `count` pieces. `source(member)` is the address of the pieces of a member, `target(i)` that of result i, of `targets`.
 template <class Element, class Raw, bool SUM_ONLY, class Source, class Target>
-ANABRANCH_DEVICE void reduce_pieces(const Grid& grid, const ReduceArgs& args, u64 count, Source source, u32 targets,
-                                    Target target) {
+ANABRANCH_DEVICE void reduce_pieces(const Grid& grid, const ReduceArgs& args, const Reduction& reduction, u64 count, Source source,
+                                    u32 targets, Target target) {
     static constexpr u32 PIECES = PIECES_OF<Raw, SUM_ONLY>;
     u32 size = args.comm.team.size;
     for (u64 first = grid.thread; first < count; first += static_cast<u64>(grid.block_threads) * PIECES) {
@@ -40,9 +40,9 @@ ANABRANCH_DEVICE void reduce_pieces(const Grid& grid, const ReduceArgs& args, u6
                 for (u32 u = 0; u < PIECES; ++u) {
                     if (first + static_cast<u64>(u) * grid.block_threads >= count) continue;
                     if (base + k == 0) {
-                        sum[u] = Partial<Element, Raw, SUM_ONLY>::first(args.reduction, piece[k][u]);
+                        sum[u] = Partial<Element, Raw, SUM_ONLY>::first(reduction, piece[k][u]);
                     } else {
-                        sum[u].add(args.reduction, piece[k][u]);
+                        sum[u].add(reduction, piece[k][u]);
                     }
                 }
             }
@@ -50,7 +50,7 @@ ANABRANCH_DEVICE void reduce_pieces(const Grid& grid, const ReduceArgs& args, u6
         Raw result[PIECES];
         ANABRANCH_UNROLL
         for (u32 u = 0; u < PIECES; ++u) {
-            if (first + static_cast<u64>(u) * grid.block_threads < count) result[u] = sum[u].finish(args.reduction);
+            if (first + static_cast<u64>(u) * grid.block_threads < count) result[u] = sum[u].finish(reduction);
         }
         for (u32 i = 0; i < targets; ++i) {
             Raw* to = reinterpret_cast<Raw*>(target(i));
@@ -65,14 +65,14 @@ ANABRANCH_DEVICE void reduce_pieces(const Grid& grid, const ReduceArgs& args, u6
 
 // Reduces bytes [0, bytes) of all members, as wide as the addresses allow.
 template <class Element, bool SUM_ONLY, class Source, class Target>
-ANABRANCH_DEVICE void reduce_bytes(const Grid& grid, const ReduceArgs& args, u64 bytes, Source source, u32 targets,
-                                   Target target) {
+ANABRANCH_DEVICE void reduce_bytes(const Grid& grid, const ReduceArgs& args, const Reduction& reduction, u64 bytes, Source source,
+                                   u32 targets, Target target) {
     u64 wide = args.is_aligned != 0 ? bytes & ~u64(15) : 0;
-    if (wide != 0) reduce_pieces<Element, Vec16, SUM_ONLY>(grid, args, wide / 16, source, targets, target);
+    if (wide != 0) reduce_pieces<Element, Vec16, SUM_ONLY>(grid, args, reduction, wide / 16, source, targets, target);
     if (wide == bytes) return;
     typedef typename Element::Raw Narrow;
     reduce_pieces<Element, Narrow, SUM_ONLY>(
-        grid, args, (bytes - wide) / Element::BYTES, [&](u32 member) { return source(member) + wide; }, targets,
+        grid, args, reduction, (bytes - wide) / Element::BYTES, [&](u32 member) { return source(member) + wide; }, targets,
         [&](u32 i) { return target(i) + wide; });
 }
 

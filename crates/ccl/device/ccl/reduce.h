@@ -19,6 +19,21 @@ enum ReduceOp : u32 { SUM = 0, AVG = 1, PRODUCT = 2, MIN = 3, MAX = 4, BAND = 5,
 
 // `Reduction` is declared in src/device/args.rs.
 
+// The operator with its scalar in the arguments. A scalar in device memory is read once per thread and launch: earlier work of the stream
+// has written it, and nothing writes it until the kernel ends.
+template <class Element>
+ANABRANCH_DEVICE Reduction with_scalar(const Grid& grid, const Reduction& given) {
+    Reduction reduction = given;
+    if constexpr (Kind<Element>::FAMILY == Family::FLOAT) {
+        typedef Accumulation<Element> In;
+        if (given.scalar_at != 0) {
+            auto bits = heap_load(grid, reinterpret_cast<const typename Element::Raw*>(given.scalar_at));
+            reduction.scalar = In::scalar_bits(In::widen(bits));
+        }
+    }
+    return reduction;
+}
+
 // The partial result of one unit of memory. SUM_ONLY compiles plain SUM and ignores the operator.
 template <class Element, class Raw, bool SUM_ONLY, Family = Kind<Element>::FAMILY>
 struct Partial;

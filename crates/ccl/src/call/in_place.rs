@@ -36,7 +36,7 @@ pub(crate) fn check(call: &Call<'_>, shape: &Shape, team: &Team) -> Result<()> {
         Collective::AllGather | Collective::Gather if !shape.uneven => {
             (to + mine == from, "in place the input is this rank's part of the output")
         }
-        Collective::ReduceScatter => {
+        Collective::ReduceScatter if !shape.uneven => {
             (from + mine == to, "in place the output is this rank's part of the input")
         }
         // Mapped outputs of all members are at the offset of the root's.

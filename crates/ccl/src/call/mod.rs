@@ -10,7 +10,7 @@ use anabranch_ranks::GroupRank;
 
 use crate::call::message::PointToPoint;
 use crate::call::tensor::Tensor;
-use crate::types::{Collective, DATA_TYPES, Error, LocationKind, ReduceOp, Result, Shape};
+use crate::types::{Collective, DATA_TYPES, DataType, Error, LocationKind, ReduceOp, Result, Shape};
 
 /// One collective with its tensors, as seen by this rank. Arguments are in the order of torch: output, input, operator, root.
 ///
@@ -38,6 +38,18 @@ pub enum Call<'a> {
         input: Tensor<'a>,
         /// The operator.
         op: ReduceOp,
+    },
+    /// [`Self::ReduceScatter`] with a count for each member. Parts are concatenated in the input. At most 64 members on one node. Not in
+    /// place.
+    ReduceScatterUneven {
+        /// `[counts[rank]]`.
+        output: Tensor<'a>,
+        /// `[sum of counts]`.
+        input: Tensor<'a>,
+        /// The operator.
+        op: ReduceOp,
+        /// Elements of the part of each member, in group order; equal on all members.
+        counts: &'a [u64],
     },
     /// `output[r * count + i] = input of r [i]`.
     AllGather {
@@ -148,7 +160,7 @@ impl Call<'_> {
     pub const fn collective(&self) -> Collective {
         match self {
             Self::AllReduce { .. } => Collective::AllReduce,
-            Self::ReduceScatter { .. } => Collective::ReduceScatter,
+            Self::ReduceScatter { .. } | Self::ReduceScatterUneven { .. } => Collective::ReduceScatter,
             Self::AllGather { .. } | Self::AllGatherUneven { .. } | Self::AllGatherMany(_) => {
                 Collective::AllGather
             }
@@ -194,21 +206,30 @@ impl Call<'_> {
             Self::AllReduce { output, input, op } => {
                 self.same_type(output, input)?;
                 self.count("output", output.count(), "the input's", input.count())?;
-                op.check(input.data_type())?;
+                self.operator(*op, input.data_type())?;
                 Ok(Shape { op: Some(*op), ..shape(input, input.count(), input.kind(), output.kind()) })
             }
             Self::Reduce { output, input, op, root } => {
                 self.same_type(output, input)?;
                 self.count("output", output.count(), "the input's", input.count())?;
-                op.check(input.data_type())?;
+                self.operator(*op, input.data_type())?;
                 let shape = shape(input, input.count(), input.kind(), output.kind());
                 Ok(Shape { op: Some(*op), root: self.root(*root, members)?, ..shape })
             }
             Self::ReduceScatter { output, input, op } => {
                 self.same_type(output, input)?;
                 self.times("input", input.count(), n, "output", output.count())?;
-                op.check(input.data_type())?;
+                self.operator(*op, input.data_type())?;
                 Ok(Shape { op: Some(*op), ..shape(input, output.count(), input.kind(), output.kind()) })
+            }
+            Self::ReduceScatterUneven { output, input, op, counts } => {
+                self.same_type(output, input)?;
+                let sum = self.splits("counts", counts, members)?;
+                self.count("input", input.count(), "the sum of the counts:", sum)?;
+                self.count("output", output.count(), "this rank's count:", counts[rank.index()])?;
+                self.operator(*op, input.data_type())?;
+                let shape = shape(input, sum / n, input.kind(), output.kind());
+                Ok(Shape { op: Some(*op), uneven: true, ..shape })
             }
             Self::AllGather { output, input } => {
                 self.same_type(output, input)?;
@@ -295,6 +316,20 @@ impl Call<'_> {
         }
     }
 
+    fn operator(&self, op: ReduceOp, data_type: DataType) -> Result<()> {
+        op.check(data_type)?;
+        let Some(scalar) = op.device_scalar() else { return Ok(()) };
+        let (address, given) = (scalar.address().0, scalar.data_type());
+        if given != data_type {
+            let allowed = format!("the tensors' {data_type}");
+            return Err(Error::Type { collective: self.collective(), what: "the scalar", given, allowed });
+        }
+        if !address.is_multiple_of(u64::from(data_type.bytes())) {
+            return Err(Error::Alignment { address, data_type });
+        }
+        Ok(())
+    }
+
     fn count(&self, what: &'static str, given: u64, rule: &'static str, needed: u64) -> Result<()> {
         if given == needed {
             Ok(())
@@ -364,6 +399,7 @@ impl<'a> Call<'a> {
         match *self {
             Self::AllReduce { output, input, .. }
             | Self::ReduceScatter { output, input, .. }
+            | Self::ReduceScatterUneven { output, input, .. }
             | Self::AllGather { output, input }
             | Self::AllGatherUneven { output, input, .. }
             | Self::AllToAll { output, input }

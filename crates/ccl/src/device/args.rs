@@ -63,20 +63,6 @@ pub(crate) const MOVE_NONE: u32 = u32::MAX - 1;
 pub(crate) const REDUCE_ALL: u32 = u32::MAX;
 
 device_struct! {
-    /// The bytes exchanged with one member, with different counts. Offsets are from the start of the buffers.
-    pub struct MoveEntry {
-        /// Offset of the bytes for the member in the input.
-        pub send_offset: u64,
-        /// Bytes sent to the member.
-        pub send_bytes: u64,
-        /// Offset of the bytes from the member in the output.
-        pub receive_offset: u64,
-        /// Bytes received from the member.
-        pub receive_bytes: u64,
-    }
-}
-
-device_struct! {
     /// Arguments of the kernels that move bytes (`kernels/move.hip`, `kernels/two_hop.hip`).
     pub struct MoveArgs {
         /// The communicator.
@@ -113,16 +99,6 @@ device_struct! {
 pub(crate) const MOST_UNEVEN: usize = 64;
 
 device_struct! {
-    /// Arguments of the kernels for different counts.
-    pub struct UnevenArgs {
-        /// Communicator, buffers and `most_bytes`; other fields are unused.
-        pub even: MoveArgs,
-        /// The bytes exchanged with each member.
-        pub entries: [MoveEntry; MOST_UNEVEN],
-    }
-}
-
-device_struct! {
     /// The operator.
     pub struct Reduction {
         /// [`ReduceOp::torch_value`](crate::types::ReduceOp::torch_value).
@@ -131,6 +107,8 @@ device_struct! {
         pub size: u32,
         /// The scalar of `premul_sum`: the bits of an f32 in the low half, or of an f64 for f64.
         pub scalar: u64,
+        /// Address of the scalar, an element of the type of the call, if it is in device memory; else 0.
+        pub scalar_at: u64,
     }
 }
 
@@ -163,6 +141,10 @@ device_struct! {
         pub is_aligned: u32,
         /// Whether members write to one peer at a time, with barriers in between (`push` of large messages).
         pub is_phased: u32,
+        /// Offset of the part of this rank in the inputs.
+        pub own_start: u64,
+        /// Bytes of the part of this rank.
+        pub own_bytes: u64,
     }
 }
 
@@ -195,7 +177,7 @@ device_struct! {
         pub data_type: u64,
         /// [`ReduceOp::torch_value`](crate::types::ReduceOp::torch_value), or [`NOTHING`].
         pub op: u64,
-        /// The scalar of the operator, as in [`Reduction`].
+        /// The scalar of the operator, as in [`Reduction`]; [`NOTHING`] for one in device memory.
         pub scalar: u64,
         /// Elements, as in [`Shape::count`](crate::types::Shape::count); [`NOTHING`] for different counts.
         pub count: u64,

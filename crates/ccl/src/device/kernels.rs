@@ -6,9 +6,10 @@ use anabranch_shmem::device_api::{BarrierWorkspace, DEVICE_HEADERS as SHMEM_HEAD
 
 use crate::device::args::{
     BufferView, EngineReduceArgs, FingerprintArgs, GatherManyArgs, LinkPort, LinkState, LinkStep, MoveArgs,
-    NetworkArgs, PipesArgs, ReduceArgs, UnevenArgs,
+    NetworkArgs, PipesArgs, ReduceArgs,
 };
 use crate::device::headers::DEVICE_HEADERS;
+use crate::device::uneven::{UnevenArgs, UnevenReduceArgs};
 use crate::types::{DATA_TYPES, DataType};
 
 const HEADERS: &[&[Header]] = &[SHMEM_HEADERS, DEVICE_HEADERS];
@@ -59,6 +60,8 @@ kernel_unit! {
     pub const TWO_SHOT: Kernel<ReduceArgs> = "anabranch_ccl_two_shot";
     /// Every member reduces a part and keeps it.
     pub const SCATTER_PACKETS: Kernel<ReduceArgs> = "anabranch_ccl_scatter_packets";
+    /// [`SCATTER_PACKETS`] with different counts.
+    pub const UNEVEN_SCATTER_PACKETS: Kernel<UnevenReduceArgs> = "anabranch_ccl_uneven_scatter_packets";
 }
 
 kernel_unit! {
@@ -68,6 +71,8 @@ kernel_unit! {
     pub const PULL: Kernel<ReduceArgs> = "anabranch_ccl_pull";
     /// Every member writes parts to their owners' staging.
     pub const PUSH: Kernel<ReduceArgs> = "anabranch_ccl_push";
+    /// [`PUSH`] of a reduce_scatter with different counts.
+    pub const UNEVEN_PUSH: Kernel<UnevenReduceArgs> = "anabranch_ccl_uneven_push";
     /// A barrier, then each member reduces the contributions that copy engines moved to its staging.
     pub const ENGINE_REDUCE: Kernel<EngineReduceArgs> = "anabranch_ccl_engine_reduce";
 }

@@ -5,3 +5,4 @@ pub(crate) mod channel;
 pub(crate) mod headers;
 pub mod kernels;
 pub(crate) mod pipes;
+pub(crate) mod uneven;

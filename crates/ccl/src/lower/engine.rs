@@ -22,7 +22,8 @@ use anabranch_hip::DeviceAddress;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::PeerCopy;
 
-use crate::device::args::{CommView, EngineReduceArgs, MOVE_ALL, MoveArgs, ReduceArgs, UnevenArgs};
+use crate::device::args::{CommView, EngineReduceArgs, MOVE_ALL, MoveArgs, ReduceArgs};
+use crate::device::uneven::{ReducePart, UnevenArgs};
 
 /// A step of a reduction by copy engine, in the order of the stream.
 #[derive(Clone, Debug)]
@@ -104,11 +105,12 @@ pub(crate) const fn staged_at_once(comm: &CommView, channels: u32) -> u64 {
     comm.staging_bytes * channels as u64
 }
 
-/// The steps of a reduction, round by round. `args`: the arguments of `push` with its parts and pieces. `channels`: channels of the
+/// The steps of a reduction, round by round. `args`: the arguments of `push` with its parts and pieces, and the part of each member of a
+/// reduce_scatter with different counts. `channels`: channels of the
 /// communicator. `bases` and `outputs`: start of the heap and of the output of each member, in group order; a reduce_scatter does not use
 /// `outputs`.
 pub(crate) fn reduces(
-    args: &ReduceArgs,
+    (args, uneven): (&ReduceArgs, Option<&[ReducePart]>),
     channels: u32,
     element_bytes: u64,
     bases: &[u64],
@@ -117,17 +119,22 @@ pub(crate) fn reduces(
     let (rank, size) = (args.comm.team.rank, args.comm.team.size);
     let (is_scatter, part) = (args.is_scatter != 0, args.part_bytes);
     let total = if is_scatter { part * u64::from(size) } else { args.count * element_bytes };
-    let part_of = |member: u32| part.min(total.saturating_sub(u64::from(member) * part));
+    let even = |member: u32| {
+        let start = u64::from(member) * part;
+        ReducePart { start, bytes: part.min(total.saturating_sub(start)) }
+    };
+    let part_of = |member: u32| uneven.map_or_else(|| even(member), |parts| parts[member as usize]);
     let at_once = staged_at_once(&args.comm, channels);
     let cut = |bytes: u64, first: u64| bytes.saturating_sub(first).min(at_once);
-    let rounds = part_of(0).div_ceil(at_once);
-    let mine = u64::from(rank) * part;
+    // All members have the rounds of the longest part.
+    let rounds = part.min(total).div_ceil(at_once);
+    let ReducePart { start: mine, bytes: own_bytes } = part_of(rank);
     let scatter = |round: u64| {
         let (first, place) = (round * at_once, (round % 2) * u64::from(size) + u64::from(rank));
         members_from_next(rank, size).filter(|member| *member != rank).filter_map(move |member| {
             let target = bases.get(member as usize)? + args.comm.staging + place * at_once;
-            let source = args.input.own + u64::from(member) * part + first;
-            Some(copy(member, target, source, cut(part_of(member), first)))
+            let source = args.input.own + part_of(member).start + first;
+            Some(copy(member, target, source, cut(part_of(member).bytes, first)))
         })
     };
     let gather = |round: u64| {
@@ -136,7 +143,7 @@ pub(crate) fn reduces(
         let others = move |member: &u32| *member != rank && !is_scatter;
         members_from_next(rank, size).filter(others).filter_map(move |member| {
             let target = outputs.get(member as usize)? + mine + first;
-            Some(copy(member, target, args.output.own + mine + first, cut(part_of(rank), first)))
+            Some(copy(member, target, args.output.own + mine + first, cut(own_bytes, first)))
         })
     };
     let mut steps = vec![EngineStep::Barrier];
@@ -152,7 +159,7 @@ pub(crate) fn reduces(
         let is_last = round + 1 == rounds;
         steps.push(EngineStep::Reduce(Box::new(EngineReduceArgs {
             reduce,
-            bytes: cut(part_of(rank), first),
+            bytes: cut(own_bytes, first),
             half: (round % 2) as u32,
             ends_with_barrier: u32::from(is_last && is_scatter),
         })));

@@ -16,10 +16,11 @@ use anabranch_ranks::GroupRank;
 use anabranch_shmem::PeerCopy;
 
 use crate::device::args::{
-    BufferView, CommView, GatherManyArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry, REDUCE_ALL,
-    ReduceArgs, Reduction, UnevenArgs,
+    BufferView, CommView, GatherManyArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, REDUCE_ALL, ReduceArgs,
+    Reduction,
 };
 use crate::device::kernels;
+use crate::device::uneven::{MoveEntry, ReducePart, UnevenArgs, UnevenReduceArgs};
 use crate::lower::engine::{EngineStep, Gathered};
 use crate::lower::launch::{Launch, Stage};
 use crate::lower::recipes::Kernels;
@@ -91,11 +92,22 @@ fn stages(kernels: Kernels, job: &Job<'_>) -> Reasoned<Vec<Stage>> {
     Ok(match kernels {
         Kernels::Moves { even, uneven, many } => vec![Stage::Kernel(moves(even, uneven, many, job)?)],
         Kernels::Reduces(kernel) => vec![Stage::Kernel(job.launch(kernel, sums(job)?))],
+        Kernels::Scatters(even, uneven) => vec![Stage::Kernel(match uneven_parts(job) {
+            None => job.launch(even, sums(job)?),
+            Some(parts) => job.launch(uneven, UnevenReduceArgs { reduce: sums(job)?, parts }),
+        })],
         Kernels::Copies => vec![job.barrier(), Stage::Copies(copies(job)?), job.barrier()],
         Kernels::CopiesAndSums(kernel) => {
             let Engine { channels, heaps, outputs, .. } = job.engine;
             let element_bytes = job.shape.data_type.bytes().into();
-            let steps = engine::reduces(&sums(job)?, channels, element_bytes, heaps, outputs);
+            let parts = uneven_parts(job);
+            let steps = engine::reduces(
+                (&sums(job)?, parts.as_ref().map(<[_; _]>::as_slice)),
+                channels,
+                element_bytes,
+                heaps,
+                outputs,
+            );
             let stage = |step| match step {
                 EngineStep::Barrier => job.barrier(),
                 EngineStep::Copies(copies) => Stage::Copies(copies),
@@ -162,9 +174,22 @@ fn copies(job: &Job<'_>) -> Reasoned<Vec<PeerCopy>> {
 
 fn sums(job: &Job<'_>) -> Reasoned<ReduceArgs> {
     match (job.tensors, job.shape.op) {
-        (Tensors::One(buffers, _), Some(op)) => Ok(reduce(job.comm, job.shape, job.plan, op, buffers)),
+        (Tensors::One(buffers, _), Some(op)) => {
+            Ok(reduce(job.comm, job.shape, job.plan, op, buffers, uneven_parts(job)))
+        }
         _ => Err(ONE_TENSOR),
     }
+}
+
+/// The parts of a reduce_scatter with different counts.
+fn uneven_parts(job: &Job<'_>) -> Option<[ReducePart; MOST_UNEVEN]> {
+    let Tensors::One(_, Counts::ReduceScatter(counts)) = job.tensors else { return None };
+    let (mut parts, mut start) = ([ReducePart::zeroed(); MOST_UNEVEN], 0);
+    for (part, count) in parts.iter_mut().zip(counts) {
+        *part = ReducePart { start, bytes: count * u64::from(job.shape.data_type.bytes()) };
+        start += part.bytes;
+    }
+    Some(parts)
 }
 
 /// The input and the output of a call.
@@ -190,6 +215,8 @@ pub enum Counts<'a> {
     Even,
     /// The length of the input of each member, in group order.
     AllGather(&'a [u64]),
+    /// The length of the part of each member, in group order.
+    ReduceScatter(&'a [u64]),
     /// Different lengths for each pair.
     AllToAll {
         /// Elements sent to each member.
@@ -215,16 +242,34 @@ fn piece(bytes: u64, plan: &Plan, most: u64) -> u64 {
 
 /// The operator as the kernels see it.
 pub(crate) fn reduction(shape: &Shape, op: ReduceOp) -> Reduction {
+    let scalar_at = op.device_scalar().map_or(0, |scalar| scalar.address().0);
     let scalar = op.scalar_bits(shape.data_type);
-    Reduction { op: op.torch_value(), size: shape.members, scalar }
+    Reduction { op: op.torch_value(), size: shape.members, scalar, scalar_at }
 }
 
-fn reduce(comm: &CommView, shape: &Shape, plan: &Plan, op: ReduceOp, buffers: &Buffers) -> ReduceArgs {
+fn reduce(
+    comm: &CommView,
+    shape: &Shape,
+    plan: &Plan,
+    op: ReduceOp,
+    buffers: &Buffers,
+    uneven: Option<[ReducePart; MOST_UNEVEN]>,
+) -> ReduceArgs {
     let is_scatter = shape.collective == Collective::ReduceScatter;
-    let stride = if is_scatter { shape.bytes() } else { 0 };
     let members = u64::from(shape.members);
-    let part_bytes = if is_scatter { shape.bytes() } else { part_of(shape) };
-    let units = shape.bytes().div_ceil(PAYLOAD);
+    // The longest part stands for all: every member takes part in its steps.
+    let longest = uneven.iter().flatten().map(|part| part.bytes).max();
+    let bytes = longest.unwrap_or(shape.bytes());
+    let part_bytes = if is_scatter { bytes } else { part_of(shape) };
+    let (own_start, total) =
+        (u64::from(comm.team.rank) * part_bytes, if is_scatter { bytes * members } else { bytes });
+    let own = ReducePart { start: own_start, bytes: part_bytes.min(total.saturating_sub(own_start)) };
+    let own = uneven.map_or(own, |parts| parts[comm.team.rank as usize]);
+    let is_aligned = match &uneven {
+        Some(parts) => parts.iter().all(|part| part.start.is_multiple_of(16)),
+        None => part_bytes.is_multiple_of(16),
+    };
+    let units = bytes.div_ceil(PAYLOAD);
     let part_units = if is_scatter { units } else { units.div_ceil(members) };
     let shared = if plan.algorithm == Algorithm::TwoShotPackets { part_units } else { units };
     let most = match plan.algorithm {
@@ -246,15 +291,17 @@ fn reduce(comm: &CommView, shape: &Shape, plan: &Plan, op: ReduceOp, buffers: &B
         input: buffers.input,
         output: buffers.output,
         reduction: reduction(shape, op),
-        count: shape.count,
+        count: bytes / u64::from(shape.data_type.bytes()),
         part_units,
         channel_units: shared.div_ceil(u64::from(plan.blocks)),
         part_bytes,
         piece_bytes: piece(part_bytes, plan, most),
         root: shape.root.map_or(REDUCE_ALL, GroupRank::get),
         is_scatter: u32::from(is_scatter),
-        is_aligned: u32::from(buffers.alignment == 16 && stride.is_multiple_of(16)),
+        is_aligned: u32::from(buffers.alignment == 16 && is_aligned),
         is_phased: u32::from(plan.phased),
+        own_start: own.start,
+        own_bytes: own.bytes,
     }
 }
 
@@ -334,7 +381,7 @@ fn uneven(even: MoveArgs, data_type: DataType, plan: &Plan, counts: Counts<'_>) 
     let size = u64::from(data_type.bytes());
     let mut entries = [MoveEntry::zeroed(); MOST_UNEVEN];
     match counts {
-        Counts::Even => {}
+        Counts::Even | Counts::ReduceScatter(_) => {}
         Counts::AllGather(counts) => {
             let mine = counts[even.comm.team.rank as usize] * size;
             let mut offset = 0;

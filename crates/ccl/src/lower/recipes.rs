@@ -3,8 +3,9 @@
 
 use anabranch_hip_jit::Kernel;
 
-use crate::device::args::{EngineReduceArgs, GatherManyArgs, MoveArgs, ReduceArgs, UnevenArgs};
+use crate::device::args::{EngineReduceArgs, GatherManyArgs, MoveArgs, ReduceArgs};
 use crate::device::kernels;
+use crate::device::uneven::{UnevenArgs, UnevenReduceArgs};
 use crate::types::{Algorithm, Collective, Shape};
 
 /// A requirement. The error is the reason why a call does not meet it.
@@ -38,6 +39,8 @@ pub(crate) enum Kernels {
         many: Option<Kernel<GatherManyArgs>>,
     },
     Reduces(Kernel<ReduceArgs>),
+    /// For a reduce_scatter: the kernels for equal and for different counts.
+    Scatters(Kernel<ReduceArgs>, Kernel<UnevenReduceArgs>),
     /// Copy engines move the bytes; nothing is reduced.
     Copies,
     /// Copy engines move the bytes, and this kernel reduces.
@@ -101,7 +104,7 @@ pub(crate) static RECIPES: &[Recipe] = &[
     Recipe { collectives: REDUCES, kernels: Kernels::Reduces(kernels::ONE_SHOT), ..PACKETS },
     Recipe {
         collectives: &[Collective::ReduceScatter],
-        kernels: Kernels::Reduces(kernels::SCATTER_PACKETS),
+        kernels: Kernels::Scatters(kernels::SCATTER_PACKETS, kernels::UNEVEN_SCATTER_PACKETS),
         ..PACKETS
     },
     Recipe {
@@ -152,6 +155,7 @@ pub(crate) static RECIPES: &[Recipe] = &[
         is_for: ONLY_REDUCES,
         needs: Some(input_is_reached),
         size: LaunchSize::Bulk,
+        // A member reads its own part alone, by which `own_start` names it: one kernel for all counts.
         kernels: Kernels::Reduces(kernels::PULL),
         reads_inputs: true,
         ..PACKETS
@@ -170,7 +174,7 @@ pub(crate) static RECIPES: &[Recipe] = &[
         collectives: &[Collective::ReduceScatter],
         is_for: ONLY_REDUCES,
         size: LaunchSize::Bulk,
-        kernels: Kernels::Reduces(kernels::PUSH),
+        kernels: Kernels::Scatters(kernels::PUSH, kernels::UNEVEN_PUSH),
         ..PACKETS
     },
     Recipe {

@@ -23,7 +23,10 @@ pub(crate) fn exchange_of(shape: &Shape, counts: Counts<'_>) -> Option<Exchange>
         (Collective::Gather, _) => Exchange::Gather { bytes, root },
         (Collective::Scatter, _) => Exchange::Scatter { bytes, root },
         (Collective::AllReduce, _) => Exchange::AllReduce { bytes },
-        (Collective::ReduceScatter, _) => Exchange::ReduceScatter { bytes },
+        (Collective::ReduceScatter, Counts::ReduceScatter(counts)) => {
+            Exchange::ReduceScatter { bytes: in_bytes(counts) }
+        }
+        (Collective::ReduceScatter, _) => Exchange::ReduceScatter { bytes: of_all() },
         (Collective::Reduce, _) => Exchange::Reduce { bytes, root },
         (Collective::Barrier, _) => Exchange::Barrier,
         (Collective::SendReceive, _) => return None,

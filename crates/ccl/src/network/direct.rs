@@ -23,7 +23,7 @@ pub(super) fn steps(members: u32, me: u32, exchange: &Exchange) -> Vec<Step> {
         Exchange::AllReduce { bytes } if goes_in_one_hop(members, *bytes) => form.one_hop(*bytes),
         Exchange::AllReduce { bytes } => form.reduce(*bytes, None),
         Exchange::Reduce { bytes, root } => form.reduce(*bytes, Some(*root)),
-        Exchange::ReduceScatter { bytes } => form.reduce_scatter(*bytes),
+        Exchange::ReduceScatter { bytes } => form.reduce_scatter(bytes),
         Exchange::Barrier => form.barrier(),
     }
 }
@@ -149,13 +149,14 @@ impl Form {
         gives.chain([sums]).chain(takes).collect()
     }
 
-    fn reduce_scatter(&self, bytes: u64) -> Vec<Step> {
-        let gives = self
-            .peers
-            .iter()
-            .map(|peer| Step::moves(input(bytes * u64::from(*peer)), vec![link(*peer, FIRST)], bytes, 0));
-        let mine = self.contributions(bytes * u64::from(self.me));
-        gives.chain([Step::sums(mine, vec![output(0)], bytes, ONE_HOP)]).collect()
+    fn reduce_scatter(&self, bytes: &[u64]) -> Vec<Step> {
+        let at = starts(bytes);
+        let gives = self.peers.iter().map(|peer| {
+            let source = input(Self::of(&at, *peer));
+            Step::moves(source, vec![link(*peer, FIRST)], Self::of(bytes, *peer), 0)
+        });
+        let mine = self.contributions(Self::of(&at, self.me));
+        gives.chain([Step::sums(mine, vec![output(0)], Self::of(bytes, self.me), ONE_HOP)]).collect()
     }
 
     /// A chunk without bytes to and from every member.

@@ -68,7 +68,7 @@ pub(super) fn steps(nodes: &Nodes, me: u32, exchange: &Exchange) -> Result<Vec<S
         Exchange::Broadcast { bytes, root } => form.broadcast(*bytes, *root),
         Exchange::AllReduce { bytes } => form.reduce(*bytes, None),
         Exchange::Reduce { bytes, root } => form.reduce(*bytes, Some(*root)),
-        Exchange::ReduceScatter { bytes } => form.reduce_scatter(*bytes),
+        Exchange::ReduceScatter { bytes } => form.reduce_scatter(bytes),
         Exchange::Gather { .. } | Exchange::Scatter { .. } | Exchange::Barrier => Vec::new(),
     })
 }

@@ -152,7 +152,7 @@ mod tests {
         let tensors = Tensors { input: 4096, output: 8192 };
         for exchange in [
             Exchange::AllReduce { bytes },
-            Exchange::ReduceScatter { bytes },
+            Exchange::ReduceScatter { bytes: vec![bytes; 20] },
             Exchange::AllGather { bytes: vec![bytes; 20] },
             Exchange::AllToAll { sent: vec![bytes; 20], received: vec![bytes; 20] },
         ] {

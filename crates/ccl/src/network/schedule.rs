@@ -180,8 +180,8 @@ pub enum Exchange {
     },
     /// Member j gets part j of the reduction.
     ReduceScatter {
-        /// Of each part.
-        bytes: u64,
+        /// Of each part; parts are concatenated.
+        bytes: Vec<u64>,
     },
     /// The root gets the reduction.
     Reduce {

@@ -60,7 +60,11 @@ impl Fingerprint {
             collective: place_in(&Collective::ALL, shape.collective),
             data_type: place_in(&DATA_TYPES, shape.data_type),
             op: shape.op.map_or(NOTHING, |op| op.torch_value().into()),
-            scalar: shape.op.map_or(0, |op| op.scalar_bits(shape.data_type)),
+            scalar: match shape.op {
+                // Only the kernels read it.
+                Some(ReduceOp::PreMulSumAt(_)) => NOTHING,
+                op => op.map_or(0, |op| op.scalar_bits(shape.data_type)),
+            },
             count: if shape.uneven { NOTHING } else { shape.count },
             root: shape.root.map_or(NOTHING, |root| root.get().into()),
             uneven: shape.uneven.into(),
@@ -90,6 +94,7 @@ impl Fingerprint {
             1 => named(from(&Collective::ALL, word).map(Collective::name)),
             2 => from(&DATA_TYPES, word).map_or_else(|| format!("{word:#x}"), |known| known.to_string()),
             3 if word != NOTHING => named(from(&ReduceOp::all(0.0), word).map(ReduceOp::name)),
+            4 if word == NOTHING => "a scalar in device memory".to_owned(),
             4 if self.data_type == place_in(&DATA_TYPES, DataType::F64) => f64::from_bits(word).to_string(),
             4 => f32::from_bits(word as u32).to_string(),
             7 | 16 => named(Some(if word == 0 { "no" } else { "yes" })),

@@ -32,6 +32,17 @@ impl<'a> Call<'a> {
         Self::ReduceScatter { output: output.untyped(), input: input.untyped(), op: op.reduce_op() }
     }
 
+    /// [`Communicator::reduce_scatter_uneven`].
+    pub fn reduce_scatter_uneven<T: Element>(
+        output: TypedTensor<'a, T>,
+        input: TypedTensor<'a, T>,
+        op: impl ReduceOperator<T>,
+        counts: &'a [u64],
+    ) -> Self {
+        let (output, input, op) = (output.untyped(), input.untyped(), op.reduce_op());
+        Self::ReduceScatterUneven { output, input, op, counts }
+    }
+
     /// [`Communicator::all_gather`].
     pub const fn all_gather<T: Element>(output: TypedTensor<'a, T>, input: TypedTensor<'a, T>) -> Self {
         Self::AllGather { output: output.untyped(), input: input.untyped() }
@@ -152,6 +163,22 @@ impl Communicator {
         options: Options<'_>,
     ) -> Result<Work> {
         self.run(&Call::reduce_scatter(output, input, op), options.stream)
+    }
+
+    /// [`Self::reduce_scatter`] with parts of different lengths: member r gets `counts[r]` elements. `counts` is in group order and equal on
+    /// all members. `output` is `[counts[rank]]`, `input` `[sum of counts]`; they do not overlap. At most 64 members on one node.
+    ///
+    /// # Errors
+    /// As [`Communicator::run`].
+    pub fn reduce_scatter_uneven<T: Element>(
+        &mut self,
+        output: TypedTensor<'_, T>,
+        input: TypedTensor<'_, T>,
+        op: impl ReduceOperator<T>,
+        counts: &[u64],
+        options: Options<'_>,
+    ) -> Result<Work> {
+        self.run(&Call::reduce_scatter_uneven(output, input, op, counts), options.stream)
     }
 
     /// `output[r * count + i]` becomes `input[i]` of member r. `output` is `[members * count]`, `input` `[count]`. In place, the input is

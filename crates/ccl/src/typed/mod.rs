@@ -30,6 +30,7 @@
 //! |---|---|
 //! | `all_reduce(tensor, op)` | `all_reduce`; out of place `all_reduce_into(output, input, op)` |
 //! | `reduce_scatter_tensor(output, input, op)` | `reduce_scatter` |
+//! | `reduce_scatter(output, input_list, op)` of unequal lengths | `reduce_scatter_uneven(output, input, op, counts)`, of the concatenated list |
 //! | `all_gather_into_tensor(output, input)` | `all_gather` |
 //! | `all_gather(tensor_list, tensor)` of unequal lengths | `all_gather_uneven(output, input, counts)` |
 //! | `all_to_all_single(output, input)` | `all_to_all` |

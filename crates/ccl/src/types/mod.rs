@@ -14,5 +14,6 @@ pub use element::{DATA_TYPES, Element};
 pub use error::{Error, Result};
 pub use mismatch::{Difference, ListMismatch, Mismatch, SplitMismatch};
 pub use reduce::{
-    Avg, BitAnd, BitOr, BitXor, Max, Min, PreMulSum, Product, ReduceOp, ReduceOperator, Sum, UnknownReduceOp,
+    Avg, BitAnd, BitOr, BitXor, DeviceScalar, Max, Min, PreMulSum, Product, ReduceOp, ReduceOperator, Sum,
+    UnknownReduceOp,
 };

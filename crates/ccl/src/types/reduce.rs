@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use anabranch_hip::DeviceAddress;
 use half::{bf16, f16};
 
 use crate::float8::{F8E4m3, F8E4m3Fnuz, F8E5m2, F8E5m2Fnuz};
@@ -33,6 +34,38 @@ pub enum ReduceOp {
     /// Each contribution times this scalar (both in the accumulation type, the product rounded to it), then the sum. Floats
     /// only.
     PreMulSum(f64),
+    /// [`ReduceOp::PreMulSum`] with a scalar in device memory, which the kernel reads: NCCL's `ncclScalarDevice`. The same bits as with the
+    /// same value on the host.
+    PreMulSumAt(DeviceScalar),
+}
+
+/// A scalar in device memory of this rank, of the type of the tensors of a call. Earlier work of the call's stream may write it. All members
+/// give equal values; they are not compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceScalar {
+    address: DeviceAddress,
+    data_type: DataType,
+}
+
+impl DeviceScalar {
+    /// The scalar at `address`, a multiple of the element size; calls check that, and the type.
+    ///
+    /// # Safety
+    /// The element must be device memory of this rank, and must stay allocated and free of conflicting accesses until every launch of a call
+    /// with the operator is complete.
+    pub const unsafe fn at(address: DeviceAddress, data_type: DataType) -> Self {
+        Self { address, data_type }
+    }
+
+    /// Its address.
+    pub const fn address(self) -> DeviceAddress {
+        self.address
+    }
+
+    /// Its type.
+    pub const fn data_type(self) -> DataType {
+        self.data_type
+    }
 }
 
 /// The value or name is no operator, or the scalar does not match the operator.
@@ -90,7 +123,7 @@ impl ReduceOp {
             Self::BitAnd => 5,
             Self::BitOr => 6,
             Self::BitXor => 7,
-            Self::PreMulSum(_) => 8,
+            Self::PreMulSum(_) | Self::PreMulSumAt(_) => 8,
         }
     }
 
@@ -120,7 +153,7 @@ impl ReduceOp {
             Self::BitAnd => "band",
             Self::BitOr => "bor",
             Self::BitXor => "bxor",
-            Self::PreMulSum(_) => "premul_sum",
+            Self::PreMulSum(_) | Self::PreMulSumAt(_) => "premul_sum",
         }
     }
 
@@ -128,7 +161,7 @@ impl ReduceOp {
     pub const fn supports(self, data_type: DataType) -> bool {
         match self {
             Self::Sum | Self::Product | Self::Min | Self::Max => true,
-            Self::Avg | Self::PreMulSum(_) => data_type.is_float(),
+            Self::Avg | Self::PreMulSum(_) | Self::PreMulSumAt(_) => data_type.is_float(),
             Self::BitAnd | Self::BitOr | Self::BitXor => !data_type.is_float(),
         }
     }
@@ -145,8 +178,16 @@ impl ReduceOp {
         Err(Error::Unsupported { op: self, data_type, allowed })
     }
 
+    /// The scalar in device memory, if the operator has one.
+    pub const fn device_scalar(self) -> Option<DeviceScalar> {
+        match self {
+            Self::PreMulSumAt(scalar) => Some(scalar),
+            _ => None,
+        }
+    }
+
     /// The bits of the scalar in the accumulation type of `data_type`, as in `Reduction::scalar`: an f32 is in the lower half. 0 for
-    /// operators without a scalar.
+    /// operators without a scalar on the host.
     pub fn scalar_bits(self, data_type: DataType) -> u64 {
         match (self, data_type) {
             (Self::PreMulSum(scalar), DataType::F64) => scalar.to_bits(),
@@ -160,6 +201,7 @@ impl fmt::Display for ReduceOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PreMulSum(scalar) => write!(f, "{}({scalar})", self.name()),
+            Self::PreMulSumAt(scalar) => write!(f, "{}(at {})", self.name(), scalar.address),
             _ => f.pad(self.name()),
         }
     }
@@ -208,7 +250,7 @@ pub trait ReduceOperator<T: Element>: sealed::Sealed + Copy + fmt::Debug + Send 
     fn reduce_op(&self) -> ReduceOp;
 }
 
-/// Each contribution times a scalar, then the sum: [`ReduceOp::PreMulSum`].
+/// Each contribution times a scalar, then the sum: [`ReduceOp::PreMulSum`], or [`ReduceOp::PreMulSumAt`] of a [`DeviceScalar`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PreMulSum<T>(
     /// The scalar; converted to the accumulation type, which is exact.
@@ -246,6 +288,12 @@ macro_rules! scaled {
                 fn reduce_op(&self) -> ReduceOp {
                     let convert: fn($type) -> f64 = $convert;
                     ReduceOp::PreMulSum(convert(self.0))
+                }
+            }
+
+            impl ReduceOperator<$type> for PreMulSum<DeviceScalar> {
+                fn reduce_op(&self) -> ReduceOp {
+                    ReduceOp::PreMulSumAt(self.0)
                 }
             }
         )*

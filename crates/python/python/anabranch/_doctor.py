@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 # Libraries of which two in one process do not share streams or memory, or which stand in for another.
-_LIBRARIES = re.compile(r"/(libamdhip64|libcuda|libcudart|libnccl|librccl)\.so[.\d]*$")
+_LIBRARIES = re.compile(r"/(libamdhip64|libcuda|libcudart|libnccl|librccl)(-\w+)?\.so[.\d]*$")
 
 
 def _version(package: str) -> str | None:

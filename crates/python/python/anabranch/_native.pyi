@@ -17,7 +17,8 @@ _Tensor = Any
 _DType = Any
 # An address, an object with cuda_stream or __cuda_stream__, or None: the current stream of the tensor's library (torch, cupy).
 _Stream = Any
-_Op = str | tuple[str, float]
+# A name, or ("premul_sum", a number or a tensor of one element).
+_Op = str | tuple[str, Any]
 _Settings = Config | str | PathLike[str] | Mapping[str, Any] | None
 _T = TypeVar("_T")
 
@@ -95,6 +96,8 @@ class World:
     def empty(
         self, shape: int | Sequence[int], dtype: _DType, *, ranks: Sequence[int] | None = None, tag: str = "memory"
     ) -> Memory: ...
+    def locate(self, tensor: _Tensor) -> tuple[str, int, list[int]] | None: ...
+    def symmetric(self, tensor: _Tensor) -> Memory: ...
     def communicator(self, ranks: Sequence[int] | None = None) -> Communicator: ...
     def expert_parallel(self, config: EpConfig, ranks: Sequence[int] | None = None) -> ExpertParallel: ...
     def exchange(
@@ -166,7 +169,13 @@ class Communicator:
         self, output: _Tensor, input: _Tensor, *, counts: Sequence[int] | None = None, stream: _Stream = None
     ) -> Work: ...
     def reduce_scatter_tensor(
-        self, output: _Tensor, input: _Tensor, op: _Op | None = None, *, stream: _Stream = None
+        self,
+        output: _Tensor,
+        input: _Tensor,
+        op: _Op | None = None,
+        *,
+        counts: Sequence[int] | None = None,
+        stream: _Stream = None,
     ) -> Work: ...
     def all_to_all_single(
         self,

@@ -37,7 +37,12 @@ def all_reduce(rank, size, gloo):
 @check
 def averages_and_scaled_sums(rank, size, gloo):
     total = sum(values(each, 40) for each in range(size))
-    for op, expected in ((dist.ReduceOp.AVG, total / size), (torch._C._distributed_c10d._make_nccl_premul_sum(0.5), total * 0.5)):
+    scaled = torch._C._distributed_c10d._make_nccl_premul_sum
+    for op, expected in (
+        (dist.ReduceOp.AVG, total / size),
+        (scaled(0.5), total * 0.5),
+        (scaled(torch.tensor(0.5)), total * 0.5),
+    ):
         x = values(rank, 40)
         dist.all_reduce(x, op)
         same(x, expected)

@@ -15,6 +15,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anabranch_ranks::Group;
+
 use super::ranges::{ByteRange, FreeRanges};
 
 /// Names one allocation; equal on all its members.
@@ -29,12 +31,21 @@ pub(crate) struct AllocationId {
 #[derive(Clone, Debug)]
 struct Entry {
     range: ByteRange,
+    purpose: Purpose,
     members: BTreeSet<u32>,
     dropped: bool,
     /// The range was given back; the entry stays until all members are informed.
     returned: bool,
     heard: BTreeSet<u32>,
     informed: BTreeSet<u32>,
+}
+
+/// What an allocation was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Purpose {
+    pub(crate) tag: String,
+    pub(crate) bytes: u64,
+    pub(crate) group: Group,
 }
 
 /// One rank's view of its heap.
@@ -66,6 +77,7 @@ impl Ledger {
         &mut self,
         id: AllocationId,
         range: ByteRange,
+        purpose: Purpose,
         members: impl IntoIterator<Item = u32>,
     ) -> bool {
         if self.entries.contains_key(&id) || !self.free.take(range) {
@@ -73,6 +85,7 @@ impl Ledger {
         }
         let entry = Entry {
             range,
+            purpose,
             members: members.into_iter().filter(|member| *member != self.me).collect(),
             dropped: false,
             returned: false,
@@ -81,6 +94,14 @@ impl Ledger {
         };
         self.entries.insert(id, entry);
         true
+    }
+
+    /// The allocation that holds the byte at `offset` and that this rank has not dropped: the offset in it, and its purpose.
+    pub(crate) fn find(&self, offset: u64) -> Option<(u64, &Purpose)> {
+        self.entries.values().filter(|entry| !entry.dropped).find_map(|entry| {
+            let inside = offset.checked_sub(entry.range.offset).filter(|at| *at < entry.purpose.bytes)?;
+            Some((inside, &entry.purpose))
+        })
     }
 
     /// Takes an allocation out at once: one that failed on all members before it could be used.

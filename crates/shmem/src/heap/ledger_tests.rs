@@ -1,7 +1,8 @@
 //! Ranks that allocate, drop and exchange in any order: no range is allocated again while a member uses it, and none leaks.
 
-use super::ledger::{AllocationId, Ledger};
+use super::ledger::{AllocationId, Ledger, Purpose};
 use super::ranges::ByteRange;
+use anabranch_ranks::Group;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -78,7 +79,12 @@ impl Model {
             prop_assert!(!(overlaps && shared), "{range:?} is still used by {users:?}");
         }
         for rank in &members {
-            prop_assert!(self.ledgers[*rank as usize].enter(id, range, members.iter().copied()));
+            prop_assert!(self.ledgers[*rank as usize].enter(
+                id,
+                range,
+                purpose(bytes),
+                members.iter().copied()
+            ));
         }
         self.users.push((id, range, members));
         Ok(())
@@ -117,12 +123,28 @@ proptest! {
     }
 }
 
+fn purpose(bytes: u64) -> Purpose {
+    Purpose { tag: "test".to_owned(), bytes, group: Group::world(RANKS).unwrap() }
+}
+
+#[test]
+fn bytes_between_allocations_belong_to_none() {
+    let mut ledger = Ledger::new(0, SEGMENT);
+    let id = AllocationId { group: 3, sequence: 1 };
+    assert!(ledger.enter(id, ByteRange { offset: 256, bytes: 256 }, purpose(200), [0, 1]));
+    let found = |ledger: &Ledger, at| ledger.find(at).map(|(offset, _)| offset);
+    let places = [255, 256, 455, 456].map(|at| found(&ledger, at));
+    assert_eq!(places, [None, Some(0), Some(199), None]);
+    ledger.drop_allocation(id);
+    assert_eq!(found(&ledger, 256), None, "dropped here, not yet on rank 1");
+}
+
 #[test]
 fn a_rank_that_forgets_to_ask_the_others_would_be_noticed() {
     // The check above can fail: a ledger that takes a range back on its own drop alone gives it away too early.
     let mut ledger = Ledger::new(0, SEGMENT);
     let id = AllocationId { group: 3, sequence: 1 };
-    assert!(ledger.enter(id, ByteRange { offset: 256, bytes: 256 }, [0, 1]));
+    assert!(ledger.enter(id, ByteRange { offset: 256, bytes: 256 }, purpose(200), [0, 1]));
     ledger.drop_allocation(id);
     assert_eq!(ledger.free().total(), SEGMENT.bytes - 256, "rank 1 has not dropped it");
     ledger.exchanged(&[0, 1], [&[id][..], &[][..]]);

@@ -6,4 +6,4 @@ mod symmetric;
 
 pub use local_registration::LocalRegistration;
 pub use registration::Registration;
-pub use symmetric::{HeapUsage, SymmetricMemory};
+pub use symmetric::{HeapLocation, HeapUsage, SymmetricMemory};

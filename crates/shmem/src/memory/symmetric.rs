@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::collective::{Agreed, compare_fields, group_id};
 use crate::error::{Error, Result};
-use crate::heap::ledger::{AllocationId, Ledger};
+use crate::heap::ledger::{AllocationId, Ledger, Purpose};
 use crate::heap::ranges::{ByteRange, FreeRanges};
 use crate::heap::{DEFAULT_ALIGNMENT, MAX_ALIGNMENT};
 use crate::inflight::{InFlight, MemoryUse};
@@ -26,6 +26,19 @@ pub struct HeapUsage {
     pub largest: u64,
     /// Allocations that this rank holds.
     pub live: usize,
+}
+
+/// The allocation of the heap that holds an address ([`World::locate`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeapLocation {
+    /// The tag of the allocation.
+    pub tag: String,
+    /// The group that it was allocated for.
+    pub group: Group,
+    /// Bytes from the start of the allocation to the address.
+    pub offset: u64,
+    /// Bytes of the allocation.
+    pub bytes: u64,
 }
 
 /// A rank's part of an allocation.
@@ -102,7 +115,9 @@ impl World {
         let (sequence, range) = self.agree_on_place(group, &step, ready, bytes, needed, alignment, tag)?;
 
         let id = AllocationId { group: group_id(group), sequence };
-        let entered = self.ledger().enter(id, range, group.members().iter().map(|member| member.get()));
+        let purpose = Purpose { tag: tag.to_owned(), bytes, group: group.clone() };
+        let members = group.members().iter().map(|member| member.get());
+        let entered = self.ledger().enter(id, range, purpose, members);
         assert!(entered, "a range that this rank offered is free here until its turn ends");
         let zeroed = self.inner.zero(range);
         if let Err(error) = self.agree(group, "zero memory", zeroed) {
@@ -175,6 +190,18 @@ impl World {
 
     fn ledger(&self) -> std::sync::MutexGuard<'_, Ledger> {
         self.inner.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The allocation of this rank's heap that holds `address`, as this process has it; `None` for other memory, for the heaps of peers, and
+    /// for allocations that this rank has dropped. Not collective.
+    ///
+    /// Other ranks can have other tensors at the same place: an address alone does not decide how a collective reaches its tensors, because
+    /// that has to be equal on all members.
+    pub fn locate(&self, address: DeviceAddress) -> Option<HeapLocation> {
+        let at = address.0.checked_sub(self.inner.heap.address().0)?;
+        let ledger = self.ledger();
+        let (offset, Purpose { tag, bytes, group }) = ledger.find(at)?;
+        Some(HeapLocation { tag: tag.clone(), group: group.clone(), offset, bytes: *bytes })
     }
 
     /// How full the heap is, as this rank knows.

@@ -20,7 +20,7 @@ use super::sharing;
 use super::turns::Turns;
 use super::{Inner, World};
 use crate::collective::{Collectives, compare_fields, group_id};
-use crate::config::{HeapMode, WorldConfig};
+use crate::config::{HeapMode, WorldConfig, chosen_heap_bytes};
 use crate::error::{Error, Result};
 use crate::fault::answers::Answering;
 use crate::fault::control::Control;
@@ -41,6 +41,8 @@ struct HelloMsg {
     number: u64,
     /// What its device maps in, bytes, where heaps are to lie in flat ranges.
     granularity: Option<u64>,
+    /// The heap that it can have, bytes.
+    heap_bytes: u64,
 }
 
 /// What all ranks have learned of each other.
@@ -48,6 +50,8 @@ struct Peers {
     infos: Vec<PeerInfo>,
     number: u64,
     layout: Option<FlatLayout>,
+    /// The configuration, with the size of the heap of every rank.
+    config: WorldConfig,
 }
 
 /// What a rank makes before it reaches peers.
@@ -96,7 +100,8 @@ impl World {
         // One for all steps: it is how long joining may take.
         let deadline = Deadline::after(config.rendezvous_deadline);
         let first = Collectives::new(Arc::clone(&rendezvous), 0, config.rendezvous_deadline);
-        let Peers { infos: peers, number, layout } = handshake(&first, &group, &config, &device, deadline)?;
+        let Peers { infos: peers, number, layout, config } =
+            handshake(&first, &group, config, &device, deadline)?;
         let local = peers
             .get(first.rank().index())
             .cloned()
@@ -295,43 +300,56 @@ impl World {
 fn handshake(
     collectives: &Collectives,
     group: &Group,
-    config: &WorldConfig,
+    config: WorldConfig,
     device: &Device,
     deadline: Deadline,
 ) -> Result<Peers> {
     let about = config.check().and_then(|()| {
+        let heap_bytes = match config.heap_bytes {
+            0 => {
+                let (free, total) = device.memory_info()?;
+                chosen_heap_bytes(free as u64, total as u64)
+            }
+            bytes => bytes,
+        };
+        let flat =
+            || FlatWindow::granularity(device).map_err(|source| flat_error(heap_bytes, device, source));
         let granularity = match config.heap_mode {
             HeapMode::Static => None,
-            HeapMode::Flat => {
-                Some(FlatWindow::granularity(device).map_err(|source| flat_error(config, device, source))?)
-            }
+            HeapMode::Flat => Some(flat()?),
         };
-        Ok((peer_info(collectives.rank(), config, device)?, granularity))
+        Ok((peer_info(collectives.rank(), &config, device)?, granularity, heap_bytes))
     });
-    let hello = about.map(|(info, granularity)| {
+    let hello = about.map(|(info, granularity, heap_bytes)| {
         let mut fields = vec![("anabranch version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
         fields.push(("device.runtime".to_owned(), info.runtime.clone()));
         fields.push(("device.arch".to_owned(), info.arch.clone()));
         fields.extend(config.fields());
         let number = fresh_number(&info);
-        HelloMsg { info, fields, number, granularity }
+        HelloMsg { info, fields, number, granularity, heap_bytes }
     });
     let hellos = collectives.agree_by(group, "join", hello, deadline)?.parts;
     compare_fields("join", group, &hellos.iter().map(|hello| hello.fields.clone()).collect::<Vec<_>>())?;
     let number = hellos[0].number;
+    let heap_bytes = hellos.iter().map(|hello| hello.heap_bytes).fold(u64::MAX, u64::min);
     let layout = match config.heap_mode {
         HeapMode::Static => None,
         HeapMode::Flat => {
             let granularities = hellos.iter().filter_map(|hello| hello.granularity);
-            let layout = FlatLayout::new(group.size(), config.heap_bytes, granularities);
-            Some(layout.map_err(|source| flat_error(config, device, source))?)
+            let layout = FlatLayout::new(group.size(), heap_bytes, granularities);
+            Some(layout.map_err(|source| flat_error(heap_bytes, device, source))?)
         }
     };
-    Ok(Peers { infos: hellos.into_iter().map(|hello| hello.info).collect(), number, layout })
+    Ok(Peers {
+        infos: hellos.into_iter().map(|hello| hello.info).collect(),
+        number,
+        layout,
+        config: WorldConfig { heap_bytes, ..config },
+    })
 }
 
-fn flat_error(config: &WorldConfig, device: &Device, source: WindowError) -> Error {
-    let (bytes, runtime, device) = (config.heap_bytes, device.runtime().kind(), device.ordinal());
+fn flat_error(bytes: u64, device: &Device, source: WindowError) -> Error {
+    let (runtime, device) = (device.runtime().kind(), device.ordinal());
     let problem = format!("heap.mode = flat cannot be had of the {runtime} runtime");
     Error::HeapMemory { bytes, device, problem, source: Box::new(source) }
 }
@@ -367,7 +385,7 @@ fn prepare(
 ) -> Result<LocalParts> {
     let audience = Transports::audience(local, peers);
     let window = layout.map(|layout| FlatWindow::new(device, local.rank, layout, audience)).transpose();
-    let window = window.map_err(|source| flat_error(config, device, source))?.map(Arc::new);
+    let window = window.map_err(|source| flat_error(config.heap_bytes, device, source))?.map(Arc::new);
     let transports = Transports::new(config, device, local, peers, brought, window.as_ref())?;
     if window.is_some() && transports.built_in_p2p().is_none() {
         let expected =

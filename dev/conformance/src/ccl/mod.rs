@@ -46,7 +46,7 @@ const UNTOUCHED: u8 = 0xa5;
 pub struct Case {
     /// Which collective.
     pub collective: Collective,
-    /// Counts that differ between members; `all_gather` and `all_to_all` only.
+    /// Counts that differ between members; `all_gather`, `all_to_all` and `reduce_scatter` only.
     pub uneven: bool,
     /// Type of the elements.
     pub data_type: DataType,
@@ -88,11 +88,14 @@ impl Case {
 
     /// Whether the form exists: in place, uneven, operator and type.
     pub fn is_defined(&self) -> bool {
-        let moves = matches!(self.collective, Collective::AllGather | Collective::AllToAll);
+        let has_uneven = matches!(
+            self.collective,
+            Collective::AllGather | Collective::AllToAll | Collective::ReduceScatter
+        );
         let in_place = !matches!(self.collective, Collective::AllToAll | Collective::Barrier) && !self.uneven;
         let scatter = self.collective == Collective::Scatter && self.location != LocationKind::Local;
         let in_place = in_place && !scatter;
-        (moves || !self.uneven)
+        (has_uneven || !self.uneven)
             && (in_place || !self.in_place)
             && (!self.collective.reduces() || self.op.check(self.data_type).is_ok())
     }
@@ -145,7 +148,8 @@ impl Case {
         let all = |pair: &dyn Fn(u64) -> u64| (0..members).map(pair).sum::<u64>();
         match self.collective {
             Collective::AllReduce | Collective::Reduce | Collective::Broadcast => (self.count, self.count),
-            Collective::ReduceScatter | Collective::Scatter => (members * self.count, self.count),
+            Collective::Scatter => (members * self.count, self.count),
+            Collective::ReduceScatter => (all(&|member| self.pair(member, 0)), self.pair(me, 0)),
             Collective::AllGather | Collective::Gather => {
                 (self.pair(me, 0), all(&|member| self.pair(member, 0)))
             }
@@ -175,6 +179,9 @@ impl Case {
         let expected = match self.collective {
             Collective::AllReduce => oracle::all_reduce(data_type, op, inputs),
             Collective::Reduce => oracle::reduce_to_root(data_type, op, inputs, root),
+            Collective::ReduceScatter if self.uneven => {
+                oracle::reduce_scatter_uneven(data_type, op, inputs, &self.counts(members))
+            }
             Collective::ReduceScatter => oracle::reduce_scatter(data_type, op, inputs),
             Collective::AllGather if self.uneven => {
                 oracle::all_gather_uneven(data_type, inputs, &self.counts(members))
@@ -276,6 +283,9 @@ pub fn launch(
     let call = match case.collective {
         Collective::AllReduce => Call::AllReduce { output, input, op },
         Collective::Reduce => Call::Reduce { output, input, op, root },
+        Collective::ReduceScatter if case.uneven => {
+            Call::ReduceScatterUneven { output, input, op, counts: &counts }
+        }
         Collective::ReduceScatter => Call::ReduceScatter { output, input, op },
         Collective::AllGather if case.uneven => Call::AllGatherUneven { output, input, counts: &counts },
         Collective::AllGather => Call::AllGather { output, input },

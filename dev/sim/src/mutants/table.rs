@@ -152,6 +152,8 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_scatter_packets", REDUCES_PACKETS),
     ("anabranch_ccl_two_hop", HOPS),
     ("anabranch_ccl_two_shot", REDUCES_PACKETS),
+    ("anabranch_ccl_uneven_push", REDUCES_BULK),
+    ("anabranch_ccl_uneven_scatter_packets", REDUCES_PACKETS),
     ("anabranch_engine_copies", Runs::Test("crates/shmem/tests/peer_copies.rs")),
     ("anabranch_ep_combine", EP),
     ("anabranch_ep_combine_engine_flag", EP_ENGINE),

@@ -84,8 +84,9 @@ impl Called {
             }
             Exchange::AllReduce { bytes } => (of(me, 0, *bytes), Some(self.sum(ranks, 0, bytes / EACH))),
             Exchange::ReduceScatter { bytes } => {
-                let first = u64::from(me) * bytes / EACH;
-                (of(me, 0, n * bytes), Some(self.sum(ranks, first, bytes / EACH)))
+                let first = bytes[..me as usize].iter().sum::<u64>() / EACH;
+                let own = bytes[me as usize] / EACH;
+                (of(me, 0, bytes.iter().sum()), Some(self.sum(ranks, first, own)))
             }
             Exchange::Reduce { bytes, root } => {
                 (of(me, 0, *bytes), (me == *root).then(|| self.sum(ranks, 0, bytes / EACH)))
@@ -132,16 +133,16 @@ impl Network {
         let bytes = [0, 1, 3, most, most - 1, draw(1, most)][draw(2, 6) as usize] * EACH;
         let root = draw(3, ranks.into()) as u32;
         let all = |bytes| vec![bytes; ranks as usize];
+        let of = |rank: u32| draw(8 + u64::from(rank), most + 1) * EACH;
+        let different = || (0..ranks).map(of).collect();
         // One kernel after the other.
         let exchange = match (round % 2, draw(4, 6)) {
-            (0, 0 | 1) => Exchange::ReduceScatter { bytes },
+            (0, 0) => Exchange::ReduceScatter { bytes: all(bytes) },
+            (0, 1) => Exchange::ReduceScatter { bytes: different() },
             (0, 2) => Exchange::Reduce { bytes, root },
             (0, _) => Exchange::AllReduce { bytes },
             (_, 0) => Exchange::AllGather { bytes: all(bytes) },
-            (_, 1) => {
-                let of = |rank: u32| draw(8 + u64::from(rank), most + 1) * EACH;
-                Exchange::AllGather { bytes: (0..ranks).map(of).collect() }
-            }
+            (_, 1) => Exchange::AllGather { bytes: different() },
             (_, 2) => Exchange::AllToAll { sent: all(bytes), received: all(bytes) },
             (_, 3) => Exchange::Broadcast { bytes, root },
             (_, 4) if draw(5, 2) == 0 => Exchange::Gather { bytes, root },
@@ -189,7 +190,8 @@ impl OnBench for Network {
                 let (input, output) = (memory.own.address() + input, memory.own.address() + output);
                 let tensors = Tensors { input, output };
                 let listed = list(&self.nodes, me, &called.steps[me as usize], tensors, PIECE, blocks);
-                let reduction = Reduction { op: ReduceOp::Sum.torch_value(), size: ranks, scalar: 0 };
+                let reduction =
+                    Reduction { op: ReduceOp::Sum.torch_value(), size: ranks, scalar: 0, scalar_at: 0 };
                 let args = listed.arguments(&links, DevicePointer::NULL, reduction, PIECE);
                 let kernel = if called.reduces() { &self.reduces } else { &self.moves };
                 self.bench.launch(me, kernel, Grid { blocks, threads, local_bytes }, &*args)?;

@@ -95,7 +95,7 @@ pub(crate) fn check(arguments: &OverlapArgs, config: &Config, ranks: u32) -> any
         bail!("--cublas-library: on {runtime} a plain kernel computes the product; omit it");
     }
     let run = Run::new(arguments, &Group::world(ranks)?, runtime == RuntimeKind::Host)?;
-    let (needed, heap) = (run.largest()?, config.heap.bytes.bytes());
+    let (needed, heap) = (run.largest()?, config.heap.most_bytes());
     if needed > heap {
         bail!(
             "input and output of the largest operation need {needed} bytes of the symmetric heap, and heap.bytes is \

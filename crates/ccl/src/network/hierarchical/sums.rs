@@ -9,7 +9,7 @@
 //! So results with the same bits on any nodes cost a factor of 1 to 3 in internode bytes, and a latency of N internode hops. A faster
 //! form that is not bit-equal (each node sends its sum to the owner of the part) would need only steps and a setting.
 
-use super::super::schedule::{FIRST, Port, SECOND, Step, Work, part, receiver_lag};
+use super::super::schedule::{FIRST, Port, SECOND, Step, Work, part, receiver_lag, starts};
 use super::{Form, Round, input, output};
 
 impl Form<'_> {
@@ -91,9 +91,14 @@ impl Form<'_> {
     }
 
     /// Each rail reduces the parts of its members. The parts of members without a rail are distributed over the rails.
-    pub(super) fn reduce_scatter(&self, bytes: u64) -> Vec<Step> {
+    pub(super) fn reduce_scatter(&self, bytes: &[u64]) -> Vec<Step> {
         let (rails, last) = (self.rails(), self.count() - 1);
-        let offset = |node, place| bytes * u64::from(self.member(node, place));
+        let at = starts(bytes);
+        // Offset and bytes of the part of a member.
+        let part = |node, place| {
+            let member = self.member(node, place) as usize;
+            (at[member], bytes[member])
+        };
         let lag = receiver_lag((0..self.count()).map(|node| self.size(node).div_ceil(rails)).sum());
         let mut steps = Vec::new();
         // Node by node, each in rounds in which every rail reduces one part. A link has one chunk of each round at one time.
@@ -102,17 +107,20 @@ impl Form<'_> {
         {
             steps.extend(self.inside().filter_map(|by| {
                 let (place, target) = (round.of(by)?, self.link(self.node, by, FIRST));
-                Some(Step::moves(input(offset(node, place)), vec![target], bytes, 0))
+                let (first, bytes) = part(node, place);
+                Some(Step::moves(input(first), vec![target], bytes, 0))
             }));
             if let Some(place) = round.of(self.place) {
                 let is_mine = (node, place) == (self.node, self.place);
                 let result = if is_mine { output(0) } else { self.link(node, place, SECOND) };
-                steps.push(self.sum(offset(node, place), vec![result], bytes, lag));
+                let (first, bytes) = part(node, place);
+                steps.push(self.sum(first, vec![result], bytes, lag));
             }
         }
         let summing = self.place % rails;
         if (self.node, self.place) != (last, summing) {
             let source = self.link(last, summing, SECOND);
+            let (_, bytes) = part(self.node, self.place);
             steps.push(Step::moves(source, vec![output(0)], bytes, lag + receiver_lag(1)));
         }
         steps

@@ -240,6 +240,7 @@ impl Communicator {
 const fn counts_of<'a>(call: &Call<'a>) -> Counts<'a> {
     match *call {
         Call::AllGatherUneven { counts, .. } => Counts::AllGather(counts),
+        Call::ReduceScatterUneven { counts, .. } => Counts::ReduceScatter(counts),
         Call::AllToAllUneven { output_splits, input_splits, .. } => {
             Counts::AllToAll { input_splits, output_splits }
         }

@@ -102,6 +102,8 @@ impl CallRecord {
             words.push(format!("of {} elements", value(5)));
         } else if is_collective(Collective::AllGather) {
             words.push(format!("with counts [{expected}]"));
+        } else if is_collective(Collective::ReduceScatter) {
+            words.push(format!("with counts [{sent}]"));
         } else {
             words.push(format!("with output splits [{expected}], input splits [{sent}]"));
         }
@@ -128,6 +130,10 @@ fn splits(call: &Call<'_>, rank: GroupRank) -> Vec<Split> {
         Call::AllGatherUneven { counts, .. } => {
             let sent = counts[rank.index()];
             counts.iter().map(|expected| Split { sent, expected: *expected }).collect()
+        }
+        Call::ReduceScatterUneven { counts, .. } => {
+            let expected = counts[rank.index()];
+            counts.iter().map(|sent| Split { sent: *sent, expected }).collect()
         }
         Call::AllToAllUneven { output_splits, input_splits, .. } => {
             let pairs = input_splits.iter().zip(output_splits);

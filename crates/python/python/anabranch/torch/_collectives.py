@@ -31,16 +31,16 @@ def _local(tensor: torch.Tensor) -> tuple:
     return (tensor.data_ptr(), (tensor.nbytes,), "uint8")
 
 
-def _operator(options) -> str | tuple[str, float]:
-    """The operator of a call in the library's words."""
+def _operator(options, device: torch.device) -> str | tuple[str, float | torch.Tensor]:
+    """The operator of a call in the library's words. A factor on the device stays there: the call reads it in the order of the stream."""
     given = getattr(options, "reduceOp", options)
     if given is None:
         return "sum"
     kind = getattr(given, "op", given)
     if kind == ReduceOp.PREMUL_SUM:
         factor = given.__getstate__()[1]
-        if isinstance(factor, (torch.Tensor, list)):
-            raise NotImplementedError("PREMUL_SUM with a tensor as its factor is not supported; give a number")
+        if isinstance(factor, torch.Tensor) and factor.device == device:
+            return ("premul_sum", factor.detach())
         return ("premul_sum", float(factor))
     if kind not in _OPERATORS:
         raise NotImplementedError(f"the operator {kind} is not supported")
@@ -208,7 +208,7 @@ class Collectives:
 
     @_collective
     def allreduce(self, tensors, opts=None) -> Work:
-        tensors, op = _list(tensors), _operator(opts)
+        tensors, op = _list(tensors), _operator(opts, self._shared.device)
 
         def launch(buffers, stream):
             work = None
@@ -221,7 +221,7 @@ class Collectives:
 
     @_collective
     def reduce(self, tensors, opts) -> Work:
-        tensors, op = _list(tensors), _operator(opts)
+        tensors, op = _list(tensors), _operator(opts, self._shared.device)
 
         def launch(buffers, stream):
             tensor = _only(tensors, "the list of tensors")
@@ -319,25 +319,22 @@ class Collectives:
 
     @_collective
     def reduce_scatter(self, output_tensors, input_tensors, opts=None) -> Work:
-        inputs, op = _only(input_tensors, "the list of input lists"), _operator(opts)
+        inputs, op = _only(input_tensors, "the list of input lists"), _operator(opts, self._shared.device)
         self._check_count(inputs, "input tensors")
         communicator = self._communicator
 
         def launch(buffers, stream):
             output = self._operands(buffers.output(_only(output_tensors, "the list of outputs")), op)
-            if len({tensor.numel() for tensor in inputs}) == 1:
-                return communicator.reduce_scatter_tensor(output, self._operands(buffers.join(inputs), op), op, stream=stream)
-            # Parts of different sizes: one reduction for each rank.
-            for rank, tensor in enumerate(inputs):
-                part = self._operands(buffers.input(tensor), op)
-                work = communicator.reduce(part, rank, op, out=output if rank == communicator.rank else None, stream=stream)
-            return work
+            everything = self._operands(buffers.join(inputs), op)
+            counts = [tensor.numel() * (2 if tensor.is_complex() else 1) for tensor in inputs]
+            is_uneven = len(set(counts)) > 1
+            return communicator.reduce_scatter_tensor(output, everything, op, counts=counts if is_uneven else None, stream=stream)
 
         return self._run(launch, list(output_tensors), opts)
 
     @_collective
     def reduce_scatter_tensor_coalesced(self, output_tensors, input_tensors, opts=None) -> Work:
-        op = _operator(opts)
+        op = _operator(opts, self._shared.device)
 
         def launch(buffers, stream):
             work = None

@@ -21,7 +21,9 @@ macro_rules! integers {
             ReduceOp::BitAnd => |a, b| a & b,
             ReduceOp::BitOr => |a, b| a | b,
             ReduceOp::BitXor => |a, b| a ^ b,
-            ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => |a, b| a.wrapping_add(b),
+            ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) | ReduceOp::PreMulSumAt(_) => {
+                |a, b| a.wrapping_add(b)
+            }
         };
         combine
     }};
@@ -37,7 +39,8 @@ pub fn reduce<B: AsRef<[u8]>>(
 ) -> Result<Vec<u8>, OracleError> {
     let inputs: Vec<&[u8]> = inputs.iter().map(AsRef::as_ref).collect();
     let Some(first) = inputs.first() else { return Err(OracleError::NoRanks) };
-    if !op.supports(data_type) {
+    // The host does not read device memory: give the oracle the scalar's value.
+    if !op.supports(data_type) || op.device_scalar().is_some() {
         return Err(OracleError::Unsupported { op, data_type });
     }
     if let Some(rank) = inputs.iter().position(|input| input.len() != first.len()) {

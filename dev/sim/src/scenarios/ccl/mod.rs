@@ -233,6 +233,7 @@ impl Collectives {
         );
         let counts = match call.collective {
             Collective::AllGather if call.uneven => Counts::AllGather(&counts),
+            Collective::ReduceScatter if call.uneven => Counts::ReduceScatter(&counts),
             Collective::AllToAll if call.uneven => {
                 Counts::AllToAll { input_splits: &to, output_splits: &from }
             }
@@ -302,9 +303,13 @@ const MOVES: &[&str] = &[
     kernels::UNEVEN_STAGED.entry(),
     kernels::UNEVEN_DIRECT.entry(),
 ];
-const PACKETS: &[&str] =
-    &[kernels::ONE_SHOT.entry(), kernels::TWO_SHOT.entry(), kernels::SCATTER_PACKETS.entry()];
-const BULK: &[&str] = &[kernels::PULL.entry(), kernels::PUSH.entry()];
+const PACKETS: &[&str] = &[
+    kernels::ONE_SHOT.entry(),
+    kernels::TWO_SHOT.entry(),
+    kernels::SCATTER_PACKETS.entry(),
+    kernels::UNEVEN_SCATTER_PACKETS.entry(),
+];
+const BULK: &[&str] = &[kernels::PULL.entry(), kernels::PUSH.entry(), kernels::UNEVEN_PUSH.entry()];
 
 impl OnBench for Collectives {
     fn case(&self) -> &Case {

@@ -26,6 +26,8 @@ pub(super) enum Form {
     /// All-reduce or reduce, of buffers that peers reach or not.
     Reduce(Algorithm, bool),
     Scatter(Algorithm),
+    /// With a count for each member.
+    ScatterUneven(Algorithm),
 }
 
 impl Form {
@@ -47,7 +49,8 @@ impl Form {
             Self::Move(algorithm)
             | Self::Uneven(algorithm)
             | Self::Reduce(algorithm, _)
-            | Self::Scatter(algorithm) => algorithm,
+            | Self::Scatter(algorithm)
+            | Self::ScatterUneven(algorithm) => algorithm,
         }
     }
 
@@ -66,7 +69,7 @@ impl Form {
             Self::Uneven(_) => &[Collective::AllToAll, Collective::AllGather],
             Self::Reduce(Algorithm::CopyEngine, _) => &[Collective::AllReduce],
             Self::Reduce(..) => &[Collective::AllReduce, Collective::Reduce],
-            Self::Scatter(_) => &[Collective::ReduceScatter],
+            Self::Scatter(_) | Self::ScatterUneven(_) => &[Collective::ReduceScatter],
         }
     }
 
@@ -96,6 +99,7 @@ const PACKETS: &[Form] = &[
     Form::Reduce(Algorithm::Packets, true),
     Form::Reduce(Algorithm::TwoShotPackets, true),
     Form::Scatter(Algorithm::Packets),
+    Form::ScatterUneven(Algorithm::Packets),
 ];
 const BULK: &[Form] = &[
     Form::Reduce(Algorithm::Pull, true),
@@ -103,6 +107,7 @@ const BULK: &[Form] = &[
     Form::Reduce(Algorithm::Push, false),
     Form::Scatter(Algorithm::Pull),
     Form::Scatter(Algorithm::Push),
+    Form::ScatterUneven(Algorithm::Push),
 ];
 const HOPS: &[Form] = &[
     Form::Move(Algorithm::TwoHop),
@@ -116,12 +121,13 @@ const ENGINE: &[Form] = &[
     Form::Uneven(Algorithm::CopyEngine),
     Form::Reduce(Algorithm::CopyEngine, true),
     Form::Scatter(Algorithm::CopyEngine),
+    Form::ScatterUneven(Algorithm::CopyEngine),
     Form::Move(Algorithm::Staged),
     Form::Reduce(Algorithm::Push, false),
 ];
 const ALL: &[Form] = &[
     MOVE[0], MOVE[1], MOVE[2], MOVE[3], MOVE[4], MOVE[5], MOVE[6], PACKETS[0], PACKETS[1], PACKETS[2],
-    BULK[0], BULK[1], BULK[2], BULK[3], BULK[4], HOPS[0],
+    PACKETS[3], BULK[0], BULK[1], BULK[2], BULK[3], BULK[4], BULK[5], HOPS[0],
 ];
 
 /// One call of all members.
@@ -213,7 +219,7 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
         // What bytes are is nothing to those who move them; how they are aligned is.
         Form::Move(_) | Form::Uneven(_) => &[DataType::U8, DataType::F16, DataType::F32, DataType::F64],
         Form::Barrier => &[DataType::U8],
-        Form::Reduce(..) | Form::Scatter(_) => &[DataType::F32],
+        Form::Reduce(..) | Form::Scatter(_) | Form::ScatterUneven(_) => &[DataType::F32],
     };
     let data_type = draw.one_of(types);
     let size = u64::from(data_type.bytes());
@@ -240,7 +246,7 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
         location: draw.one_of(form.locations()),
         in_place: draw.below(2) == 0,
         offset: if draw.below(2) == 0 { 0 } else { draw.below(4) },
-        uneven: matches!(form, Form::Uneven(_)),
+        uneven: matches!(form, Form::Uneven(_) | Form::ScatterUneven(_)),
         data: Data::Normal,
         seed: draw.below(1 << 32) << 8 | round,
         ..Call::new(collective, data_type, if collective == Collective::Barrier { 0 } else { count })
