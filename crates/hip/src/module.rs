@@ -187,17 +187,6 @@ impl Kernel {
         self.attribute(function_attribute::MAX_THREADS_PER_BLOCK)
     }
 
-    /// Registers of a thread, and bytes of scratch (spilled) memory of a thread.
-    ///
-    /// # Errors
-    /// The code of `hipFuncGetAttribute`.
-    pub fn registers_and_scratch(&self) -> Result<(u32, u32)> {
-        Ok((
-            self.attribute(function_attribute::NUM_REGS)?,
-            self.attribute(function_attribute::LOCAL_SIZE_BYTES)?,
-        ))
-    }
-
     fn attribute(&self, attribute: i32) -> Result<u32> {
         let device = self.device();
         let _guard = device.guard()?;

@@ -213,26 +213,6 @@ impl<P: Port> Queue<P> {
     pub fn committed(&self) -> u64 {
         self.committed.load(Ordering::Acquire)
     }
-
-    /// Waits until the engine has read everything up to `end`, which is not yet that it is done: a fence or an atomic says that.
-    ///
-    /// # Errors
-    /// [`QueueError::Full`] when patience ends.
-    pub fn wait_until_read(&self, end: u64, mut patience: impl FnMut() -> bool) -> Result<(), QueueError> {
-        loop {
-            let read = self.port.read_pointer();
-            if read >= end {
-                return Ok(());
-            }
-            if !patience() {
-                return Err(QueueError::Full {
-                    read,
-                    reserved: self.reserved.load(Ordering::Relaxed),
-                    words: 0,
-                });
-            }
-        }
-    }
 }
 
 #[cfg(all(test, not(loom)))]
