@@ -44,7 +44,7 @@ impl Environment {
     ///
     /// # Errors
     /// `kernels.compiler` names no compiler.
-    pub fn tool_search(&self, kernels: &KernelsConfig) -> Result<ToolSearch> {
+    pub(crate) fn tool_search(&self, kernels: &KernelsConfig) -> Result<ToolSearch> {
         let compiler: CompilerSetting = kernels.compiler.parse()?;
         Ok(ToolSearch {
             cxx: self.get("CXX").map(str::to_owned),
@@ -59,13 +59,13 @@ impl Environment {
     }
 
     /// Roots of ROCm installations.
-    pub fn rocm_roots(&self) -> Vec<PathBuf> {
+    pub(crate) fn rocm_roots(&self) -> Vec<PathBuf> {
         let named = ["ROCM_PATH", "HIP_PATH"].iter().filter_map(|name| self.get(name).map(PathBuf::from));
         distinct(named.chain([PathBuf::from("/opt/rocm")]))
     }
 
     /// Roots of CUDA installations; versioned ones newest first.
-    pub fn cuda_roots(&self) -> Vec<PathBuf> {
+    pub(crate) fn cuda_roots(&self) -> Vec<PathBuf> {
         let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| self.get(name).map(PathBuf::from));
         let mut versioned = children(Path::new("/usr/local"), |name| name.starts_with("cuda-"));
         versioned.reverse();

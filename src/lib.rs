@@ -1,8 +1,8 @@
 //! GPU-initiated communication: a symmetric heap, run-time compiled kernels, collectives, expert-parallel dispatch
 //! and combine.
 //!
-//! This crate is the facade: it re-exports the crates below it, loads the [configuration](config), and turns one into
-//! an open runtime, the NICs that it names, and a joined world.
+//! This crate is the facade, and the public interface of the project: its modules list by name what a user needs of the crates below it,
+//! which are internal. It loads the [configuration](config), and turns one into an open runtime, the NICs that it names, and a joined world.
 //!
 //! ```no_run
 //! # fn main() -> anabranch::Result<()> {
@@ -37,69 +37,122 @@ mod features;
 mod nics;
 mod platform;
 mod profile;
+mod registry;
 mod runtime;
 pub mod trace;
 mod world;
 
-pub use anabranch_bootstrap as bootstrap;
-pub use anabranch_ccl as ccl;
-pub use anabranch_ep as ep;
-pub use anabranch_hip as hip;
-pub use anabranch_hip_jit as jit;
-pub use anabranch_ranks as ranks;
-pub use anabranch_shmem as shmem;
-pub use anabranch_transport as transport;
-#[cfg(feature = "libfabric")]
-pub use anabranch_transport_ofi as fabric;
-#[cfg(feature = "rdma")]
-pub use anabranch_transport_rdma as rdma;
-
-pub use anabranch_ccl::{CclConfig, Communicator};
-pub use anabranch_ep::{EpConfig, EpShape, ExpertParallel};
-pub use anabranch_hip::RuntimeKind;
-pub use anabranch_ranks::{ErrorKind, GlobalRank, Group, GroupRank};
-pub use anabranch_shmem::RankError;
+pub use ccl::{CclConfig, Communicator};
 pub use config::{Config, ccl_config};
 pub use environment::Environment;
+pub use ep::{EpConfig, EpShape, ExpertParallel};
 pub use error::{Error, Result};
-pub use platform::{Platform, ProcessLayout, compile_jobs, kernel_pipeline, machine_of, runtime_config};
+pub use hip::RuntimeKind;
+pub use platform::{Platform, ProcessLayout, compile_jobs, kernel_pipeline, machine_of, open_runtime};
 pub use profile::Profile;
-pub use runtime::{RuntimeConfig, open_runtime};
+pub use ranks::{ErrorKind, GlobalRank, Group, GroupRank};
+pub use registry::kernel_registry;
+pub use shmem::RankError;
 pub use world::{
     JoinedRank, World, join, rendezvous_from, rendezvous_from_launcher, spawn_threads, with_ep_settings,
     world_config,
 };
 
-use anabranch_hip_jit::KernelSpec;
+pub mod hip {
+    //! Devices, streams, events, buffers and graphs: safe handles of the runtime.
 
-/// Every kernel of the library in every variant: what a prebuild compiles, and the only list of them.
-pub fn kernel_registry() -> Vec<KernelSpec> {
-    let mut all = vec![
-        KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT),
-        #[cfg(feature = "sdma")]
-        anabranch_shmem::engine_copies_kernel(),
-        #[cfg(feature = "rdma")]
-        anabranch_shmem::nic_team_kernel(rdma::Provider::Mlx5, rdma::Atomics::Masked),
-        #[cfg(feature = "rdma")]
-        anabranch_shmem::nic_team_kernel(rdma::Provider::Posted, rdma::Atomics::Standard),
-        KernelSpec::new(&anabranch_shmem::p2p::P2P_UNIT),
-    ];
-    all.extend(anabranch_ep::kernels());
-    all.extend(anabranch_ccl::kernels());
-    all
+    pub use anabranch_hip::types::HipStream;
+    pub use anabranch_hip::{
+        Device, DeviceAddress, DeviceBuffer, DeviceGuard, DeviceOrdinal, Error, Event, Graph, GraphExec,
+        HipError, HostBuffer, LaunchShape, LoadError, Result, Runtime, RuntimeKind, Stream, with_causes,
+    };
 }
 
-/// The kernels of [`kernel_registry`] that reach other machines, as worlds load them in which ranks have NICs of this format and with
-/// these atomic operations. What a prebuild compiles besides, where such NICs are; the registry's own forms of them know no NIC.
-#[cfg(feature = "rdma")]
-pub fn nic_kernels(provider: rdma::Provider, atomics: rdma::Atomics) -> Vec<KernelSpec> {
-    use anabranch_ccl::kernels::{NETWORK_MOVE_UNIT, NETWORK_REDUCE_UNIT};
-    use anabranch_ep::kernels::{COMBINE_NODES_UNIT, DISPATCH_NODES_UNIT};
-    let across = [&NETWORK_MOVE_UNIT, &NETWORK_REDUCE_UNIT, &DISPATCH_NODES_UNIT, &COMBINE_NODES_UNIT]
-        .map(|unit| unit.name);
-    let of_network = kernel_registry().into_iter().filter(|spec| across.contains(&spec.unit().name));
-    let as_loaded = of_network.map(|spec| anabranch_shmem::for_nic(spec, provider, atomics));
-    std::iter::once(anabranch_shmem::nic_team_kernel(provider, atomics)).chain(as_loaded).collect()
+pub mod jit {
+    //! Kernels of your own: sources, arguments, compilation at run time or ahead of it.
+
+    pub use anabranch_hip_jit::{
+        AheadReport, AheadRow, CacheKey, CodeObject, CompileError, CompileMode, DeviceField, DevicePointer,
+        DeviceStruct, Error, FailureReason, Header, Jit, JitObserver, Kernel, KernelSpec, KernelUnit,
+        LoadedKernel, LoadedUnit, Looked, Nearest, Origin, Outcome, PRELUDE, ParameterValue, Result,
+        SharedIo, Target, TargetError, TargetKind, device_struct, kernel_unit,
+    };
+
+    pub mod control {
+        //! How a kernel's waits end.
+
+        pub use anabranch_hip_jit::control::WaitControl;
+    }
+}
+
+pub mod shmem {
+    //! The symmetric heap: worlds, memory that peers reach, teams, faults.
+
+    pub use anabranch_shmem::{
+        DEFAULT_ALIGNMENT, Error, ExpiredWait, Fault, FlatHeap, HeapLocation, HeapMode, HeapUsage,
+        LocalRegistration, LossTolerance, MAX_ALIGNMENT, MemoryUse, PeerCopy, RankError, Registration,
+        Result, Signal, SignalOp, StreamBarrier, SymmetricMemory, Team, TeamView, World, WorldConfig,
+    };
+
+    pub mod device_api {
+        //! What kernels need that use the heap: the headers, and the layout of a barrier's memory.
+
+        pub use anabranch_shmem::device_api::{BarrierWorkspace, DEVICE_HEADERS};
+    }
+}
+
+pub mod ccl {
+    //! Collectives with the names and semantics of torch.distributed.
+
+    pub use anabranch_ccl::float8::{F8E4m3, F8E4m3Fnuz, F8E5m2, F8E5m2Fnuz};
+    pub use anabranch_ccl::{
+        Across, Algorithm, Avg, BarrierMode, BitAnd, BitOr, BitXor, Call, CclConfig, Check, Collective,
+        Communicator, DataType, DeviceScalar, Element, Error, Max, Min, Mismatch, Options, PointToPoint,
+        PreMulSum, Prepared, Product, ReduceOp, ReduceOperator, Result, Sum, Tensor, TypedTensor,
+        UnknownReduceOp, UnsupportedDataType, Work,
+    };
+}
+
+pub mod ep {
+    //! Dispatch and combine for mixture-of-experts layers.
+
+    pub use anabranch_ep::plan::Hop;
+    pub use anabranch_ep::{
+        Across, CombineCodec, CombineOutput, CombineSent, CombineSource, DataType, DeviceSlice, DispatchCast,
+        DispatchSent, Dispatched, DroppedCopy, EpConfig, EpShape, Error, ExpertMajor, ExpertMajorConfig,
+        ExpertMajorPlan, ExpertOutput, ExpertParallel, Fp8Format, HostElement, LocalExpertCounter, MaskCause,
+        MaskedRank, MemoryPlan, Mode, OnTimeout, Payload, PlacementTable, Plan, ReceivedRow, ReceivedRows,
+        ReplayedTokens, Result, Routing, Tokens,
+    };
+}
+
+pub mod ranks {
+    //! Ranks, groups, meshes and nodes.
+
+    pub use anabranch_ranks::{
+        Axis, Error, ErrorKind, GlobalRank, Group, GroupRank, LinkSettings, Mesh, Nodes, Root, SplitChoice,
+        UnknownSpeed, UnknownWord,
+    };
+}
+
+pub mod bootstrap {
+    //! How ranks find each other, exchange bytes and notice losses.
+
+    pub use anabranch_bootstrap::{
+        Deadline, Error, FrameError, Heartbeat, Loss, LossKind, LossObserver, OtherCall, Refusal, Rendezvous,
+        Secret, Session, TcpConfig, TcpRendezvous, TcpRoot, ThreadRendezvous, UniqueId, UniqueIdError,
+        threads,
+    };
+}
+
+pub mod transport {
+    //! What a transport of your own implements. [`World::join_with`](crate::shmem::World::join_with) takes it.
+
+    pub use anabranch_transport::{
+        Audience, Error, Explanation, HostIdentity, LocalMemory, Operation, Origin, PeerInfo, PeerMemory,
+        ProcessIdentity, Reach, Refusal, Region, Result, Route, Scope, StoppedQueue, Support, Transport,
+        TransportKind, UnansweredQueue,
+    };
 }
 
 /// The examples of the README, compiled as tests.

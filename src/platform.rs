@@ -16,7 +16,7 @@ use anabranch_transport::HostIdentity;
 use crate::config::{Config, KernelsConfig, Schedule};
 use crate::environment::Environment;
 use crate::error::{Error, Result};
-use crate::runtime::{RuntimeConfig, open_runtime};
+use crate::runtime::{RuntimeConfig, open};
 use crate::trace::TraceFile;
 
 /// How the ranks of this machine are spread over processes.
@@ -94,7 +94,7 @@ impl Platform {
         crate::features::check(config)?;
         config.check_compiler()?;
         let jit = kernel_pipeline(&config.kernels, environment, observer)?;
-        let runtime = open_runtime(config.device.runtime, &runtime_config(config, layout, environment)?)?;
+        let runtime = open_runtime(config, layout, environment)?;
         let platform = Self {
             config: config.clone(),
             runtime,
@@ -192,11 +192,16 @@ fn ordinal(config: &Config, local_rank: u32) -> DeviceOrdinal {
     })
 }
 
-/// What opening the configured runtime needs.
+/// Opens the configured runtime. Each call for the host makes a new machine; the others are one per process.
 ///
 /// # Errors
-/// [`Error::TooManyRanks`] when `device.devices` or `device.host.count` is smaller than the ranks on this machine.
-pub fn runtime_config(
+/// [`Error::TooManyRanks`] when `device.devices` or `device.host.count` is smaller than the ranks on this machine; [`Error::NotBuilt`];
+/// [`Error::Runtime`] with the loader's error: what was tried, and why each did not serve.
+pub fn open_runtime(config: &Config, layout: ProcessLayout, environment: &Environment) -> Result<Runtime> {
+    open(config.device.runtime, &runtime_config(config, layout, environment)?)
+}
+
+fn runtime_config(
     config: &Config,
     layout: ProcessLayout,
     environment: &Environment,

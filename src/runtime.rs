@@ -10,24 +10,29 @@ use crate::error::{Error, Result};
 
 /// What opening a runtime needs to know.
 #[derive(Clone, Debug, Default)]
-pub struct RuntimeConfig {
+pub(crate) struct RuntimeConfig {
     /// The machine made of CPU threads.
     #[cfg(feature = "host")]
-    pub host: HostConfig,
+    pub(crate) host: HostConfig,
     /// Its schedule, when a seed decides every step.
     #[cfg(feature = "seeded")]
-    pub seeded: Option<anabranch_weakmem::SeededSchedule>,
+    pub(crate) seeded: Option<anabranch_weakmem::SeededSchedule>,
     /// The runtime library (AMD's, or the CUDA driver), when named; tried before `search`.
-    pub library: Option<PathBuf>,
+    #[cfg_attr(
+        not(any(feature = "amd", feature = "nvidia")),
+        expect(dead_code, reason = "only runtimes of GPUs are libraries")
+    )]
+    pub(crate) library: Option<PathBuf>,
     /// Folders with runtime libraries, tried before the loader's own.
-    pub search: Vec<PathBuf>,
+    #[cfg_attr(
+        not(any(feature = "amd", feature = "nvidia")),
+        expect(dead_code, reason = "only runtimes of GPUs are libraries")
+    )]
+    pub(crate) search: Vec<PathBuf>,
 }
 
-/// Opens a runtime. Each call for the host makes a new machine; the others are one per process.
-///
-/// # Errors
-/// [`Error::NotBuilt`]; [`Error::Runtime`] with the loader's error: what was tried, and why each did not serve.
-pub fn open_runtime(kind: RuntimeKind, config: &RuntimeConfig) -> Result<Runtime> {
+/// Opens a runtime.
+pub(crate) fn open(kind: RuntimeKind, config: &RuntimeConfig) -> Result<Runtime> {
     match kind {
         #[cfg(feature = "amd")]
         RuntimeKind::Amd => anabranch_hip::load_amd(&folders(config)).map_err(|error| failed(kind, error)),
@@ -74,7 +79,7 @@ mod tests {
     fn absent_runtime_lists_what_was_tried() {
         let config =
             RuntimeConfig { library: Some("/nonexistent/libamdhip64.so".into()), ..RuntimeConfig::default() };
-        match open_runtime(RuntimeKind::Amd, &config) {
+        match open(RuntimeKind::Amd, &config) {
             Ok(runtime) => println!("skipped: {} is here", runtime.origin()),
             Err(error) => {
                 let source = std::error::Error::source(&error).unwrap().to_string();

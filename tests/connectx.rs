@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use anabranch::config::LoadOptions;
 use anabranch::hip::Device;
-use anabranch::rdma::mlx5::{Mlx5Driver, PortFacts};
-use anabranch::rdma::nics::{GidKind, LinkLayer};
-use anabranch::rdma::{NicDriver, NicError, NicSource, OpenNic, RdmaConfig};
-use anabranch::shmem::{Error, RankSetup, WorldConfig, spawn_threads};
 use anabranch::transport::{HostIdentity, PeerInfo};
 use anabranch::{Config, GlobalRank, Platform, ProcessLayout};
+use anabranch_shmem::{Error, RankSetup, WorldConfig, spawn_threads};
+use anabranch_transport_rdma::mlx5::{Mlx5Driver, PortFacts};
+use anabranch_transport_rdma::nics::{GidKind, LinkLayer};
+use anabranch_transport_rdma::{NicDriver, NicError, NicSource, OpenNic, RdmaConfig};
 use fake::Fake;
 
 /// `MLX5_OPCODE_RDMA_READ` of rdma-core's `mlx5dv.h`.

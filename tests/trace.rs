@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anabranch::ccl::{Options, Sum, TypedTensor};
 use anabranch::config::LoadOptions;
-use anabranch::hip::TraceRecord;
 use anabranch::{Config, Environment, Error, Platform, ProcessLayout, World};
+use anabranch_hip::TraceRecord;
 use serde_json::Value;
 
 const RANKS: u32 = 4;

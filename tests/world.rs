@@ -132,7 +132,8 @@ fn what_a_driver_of_nics_lacks_ends_a_world_of_two_machines_and_not_that_of_one(
 #[test]
 #[cfg(feature = "libfabric")]
 fn libfabric_carries_a_world_of_two_nodes_and_names_what_it_lacks() {
-    if let Err(error) = anabranch::fabric::OfiNics::new(Some("tcp".to_owned())).survey(&["=lo".to_owned()])
+    if let Err(error) =
+        anabranch_transport_ofi::OfiNics::new(Some("tcp".to_owned())).survey(&["=lo".to_owned()])
         && error.to_string().contains("package is libfabric1")
     {
         println!("skipped: {error}");

@@ -262,59 +262,34 @@ impl Leaf for Option<Algorithm> {
 /// The word for no algorithm in particular.
 const AUTO: &str = "auto";
 
-/// Who decides which lane of the host runtime runs next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Schedule {
-    /// Worker threads, as they get to run.
-    Free,
-    /// One step at a time, in an order drawn from the seed, with a weak memory and a virtual clock
-    /// (`docs/memory-model.md`). The ranks of a world are threads of one process.
-    Seeded,
-}
-
-impl Schedule {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Free, Self::Seeded];
-
-    /// The word in configurations.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Free => "free",
-            Self::Seeded => "seeded",
-        }
+anabranch_ranks::word_enum! {
+    /// Who decides which lane of the host runtime runs next.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub enum Schedule, word, "schedule" {
+        /// Worker threads, as they get to run.
+        Free = "free",
+        /// One step at a time, in an order drawn from the seed, with a weak memory and a virtual clock
+        /// (`docs/memory-model.md`). The ranks of a world are threads of one process.
+        Seeded = "seeded",
     }
 }
 
-/// What serves as a rank's NIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NicDriverName {
-    /// The machine's NICs, by libibverbs: a thread of the host posts what kernels ask for.
-    Verbs,
-    /// The machine's ConnectX, by libmlx5: kernels write its queues. Nothing else is taken in its place.
-    Mlx5,
-    /// `mlx5` where that can be opened and makes a queue pair, else `verbs`, with the reason in reports and in the log.
-    Auto,
-    /// A network of libfabric's: a thread of the host posts what kernels ask for.
-    Libfabric,
-    /// NICs in software, which talk over sockets: for trials without hardware.
-    Software,
-}
-
-impl NicDriverName {
-    /// All drivers.
-    pub const ALL: [Self; 5] = [Self::Verbs, Self::Mlx5, Self::Auto, Self::Libfabric, Self::Software];
-
-    /// The word in configurations.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Verbs => "verbs",
-            Self::Mlx5 => "mlx5",
-            Self::Auto => "auto",
-            Self::Libfabric => "libfabric",
-            Self::Software => "software",
-        }
+anabranch_ranks::word_enum! {
+    /// What serves as a rank's NIC.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub enum NicDriverName, word, "NIC driver" {
+        /// The machine's NICs, by libibverbs: a thread of the host posts what kernels ask for.
+        Verbs = "verbs",
+        /// The machine's ConnectX, by libmlx5: kernels write its queues. Nothing else is taken in its place.
+        Mlx5 = "mlx5",
+        /// `mlx5` where that can be opened and makes a queue pair, else `verbs`, with the reason in reports and in the log.
+        Auto = "auto",
+        /// A network of libfabric's: a thread of the host posts what kernels ask for.
+        Libfabric = "libfabric",
+        /// NICs in software, which talk over sockets: for trials without hardware.
+        Software = "software",
     }
 }
 

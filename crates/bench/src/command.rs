@@ -1,8 +1,8 @@
 //! The benchmarks, as one command.
 
 use anabranch::Config;
-use anabranch::jit::KernelSpec;
-use anabranch::rdma::{Atomics, Provider};
+use anabranch_hip_jit::KernelSpec;
+use anabranch_transport_rdma::{Atomics, Provider};
 use clap::Subcommand;
 
 use crate::ccl::overlap::{self, OverlapArgs};
@@ -119,7 +119,51 @@ pub fn kernels() -> Vec<KernelSpec> {
     all
 }
 
-/// The library's kernels that only benchmarks load, compiled for NICs of this provider.
+/// The library's kernels that reach other nodes, as worlds load them in which ranks have NICs of this format and with these atomic
+/// operations. The forms that [`anabranch::kernel_registry`] lists know no NIC.
+fn library_nic_kernels(provider: Provider, atomics: Atomics) -> Vec<KernelSpec> {
+    use anabranch_ccl::kernels::{NETWORK_MOVE_UNIT, NETWORK_REDUCE_UNIT};
+    use anabranch_ep::kernels::{COMBINE_NODES_UNIT, DISPATCH_NODES_UNIT};
+    let across = [&NETWORK_MOVE_UNIT, &NETWORK_REDUCE_UNIT, &DISPATCH_NODES_UNIT, &COMBINE_NODES_UNIT]
+        .map(|unit| unit.name);
+    let of_network =
+        anabranch::kernel_registry().into_iter().filter(|spec| across.contains(&spec.unit().name));
+    let as_loaded = of_network.map(|spec| anabranch_shmem::for_nic(spec, provider, atomics));
+    std::iter::once(anabranch_shmem::nic_team_kernel(provider, atomics)).chain(as_loaded).collect()
+}
+
+/// What a prebuild compiles where NICs of this format are: the library's kernels that reach other nodes, and those of benchmarks.
 pub fn nic_kernels(provider: Provider, atomics: Atomics) -> Vec<KernelSpec> {
-    shmem::nic_kernels(provider, atomics)
+    let of_library = library_nic_kernels(provider, atomics);
+    of_library.into_iter().chain(shmem::nic_kernels(provider, atomics)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn kernels_for_nics_are_those_that_reach_other_nodes() {
+        for provider in Provider::ALL {
+            let all = library_nic_kernels(provider, Atomics::Standard);
+            let units: BTreeSet<&str> = all.iter().map(|spec| spec.unit().name).collect();
+            let expected = [
+                "ccl_network_move",
+                "ccl_network_reduce",
+                "ep_combine_nodes",
+                "ep_dispatch_nodes",
+                "nic_team",
+            ];
+            assert_eq!(units, expected.into());
+            let labels: BTreeSet<String> = all.iter().map(KernelSpec::label).collect();
+            assert_eq!(labels.len(), all.len(), "two specs with one label");
+            let format = format!("RDMA_ATOMICS=1, RDMA_PROVIDER={}, SHMEM_NIC=1", provider.number());
+            for spec in &all {
+                assert!(spec.label().contains(&format), "{}", spec.label());
+                assert!(spec.render(&"host".parse().unwrap(), None).is_ok(), "{}", spec.label());
+            }
+        }
+    }
 }

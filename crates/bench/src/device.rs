@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use anabranch::hip::{DeviceAddress, DeviceBuffer, LaunchShape, Stream};
-use anabranch::jit::{
+use anabranch::{Error, Group, GroupRank, World};
+use anabranch_hip::{DeviceAddress, DeviceBuffer, LaunchShape, Stream};
+use anabranch_hip_jit::{
     DevicePointer, Kernel, KernelSpec, LoadedKernel, LoadedUnit, PRELUDE, device_struct, kernel_unit,
 };
-use anabranch::shmem::p2p::{self, P2P_UNIT, P2pCopyArgs, P2pPingArgs};
-use anabranch::shmem::{SymmetricMemory, Team};
-use anabranch::{Error, Group, GroupRank, World};
+use anabranch_shmem::p2p::{self, P2P_UNIT, P2pCopyArgs, P2pPingArgs};
+use anabranch_shmem::{SymmetricMemory, Team};
 use anyhow::{Context as _, bail};
 
 device_struct! {
@@ -364,16 +364,16 @@ pub(crate) fn upload(world: &World, bytes: &[u8]) -> Result<DeviceBuffer, Error>
 /// A whole buffer as an argument of dispatch and combine.
 ///
 /// The benchmarks keep their buffers until they have waited for the stream, as `DeviceSlice` requires.
-pub(crate) fn slice(buffer: &DeviceBuffer) -> anabranch::ep::DeviceSlice {
+pub(crate) fn slice(buffer: &DeviceBuffer) -> anabranch_ep::DeviceSlice {
     // SAFETY: see above.
-    unsafe { anabranch::ep::DeviceSlice::of(buffer) }
+    unsafe { anabranch_ep::DeviceSlice::of(buffer) }
 }
 
 /// Runs the reference expert into a buffer of the combine window's shape, or, without one, into that window.
 pub(crate) fn run_expert(
     expert: &anabranch_conformance::ep::reference::ReferenceExpert,
     stream: &Stream,
-    dispatched: &anabranch::ep::Dispatched,
+    dispatched: &anabranch_ep::Dispatched,
     buffer: Option<&DeviceBuffer>,
 ) -> Result<(), Error> {
     let target: DeviceAddress = buffer.map_or(dispatched.combine_rows(), DeviceBuffer::address);
@@ -386,7 +386,7 @@ pub(crate) fn run_expert(
 pub(crate) fn run_experts_major(
     experts: &anabranch_conformance::ep::reference::ReferenceExpertMajor,
     stream: &Stream,
-    layout: &anabranch::ep::ExpertMajor,
+    layout: &anabranch_ep::ExpertMajor,
     output: &DeviceBuffer,
 ) -> Result<(), Error> {
     // SAFETY: the benchmarks make the experts for the layout that they give.
@@ -394,7 +394,7 @@ pub(crate) fn run_experts_major(
 }
 
 /// Replays a graph of work whose buffers the caller keeps.
-pub(crate) fn replay(graph: &anabranch::hip::GraphExec, stream: &Stream) -> Result<(), Error> {
+pub(crate) fn replay(graph: &anabranch_hip::GraphExec, stream: &Stream) -> Result<(), Error> {
     // SAFETY: the benchmarks keep everything that the captured work uses until they have waited for the stream.
     Ok(unsafe { graph.launch(stream) }?)
 }

@@ -17,15 +17,15 @@ pub(crate) mod tune;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use anabranch::ep::plan::Geometry;
-use anabranch::ep::{
-    CombineSource, Dispatched, EpConfig, EpShape, ExpertOutput, ExpertParallel, Payload, PlacementTable,
-    Plan, ReceivedRows, Tokens,
-};
-use anabranch::hip::{DeviceBuffer, Stream};
 use anabranch::{Config, Error, World};
 use anabranch_conformance::ep::oracle::{Oracle, RankInput, Shape};
 use anabranch_conformance::ep::reference::ReferenceExpert;
+use anabranch_ep::plan::Geometry;
+use anabranch_ep::{
+    CombineSource, Dispatched, EpConfig, EpShape, ExpertOutput, ExpertParallel, Payload, PlacementTable,
+    Plan, ReceivedRows, Tokens,
+};
+use anabranch_hip::{DeviceBuffer, Stream};
 use anyhow::{Context, bail};
 use serde_json::Map;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anabranch::transport::TransportKind;
 use anabranch::{Error, Group, GroupRank, RuntimeKind, World};
+use anabranch_transport::TransportKind;
 
 use super::device::{Links, Mechanism, Pattern};
 use super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};

@@ -1,8 +1,8 @@
 //! `anabranch bench p2p`: the speed of the links, by copy engine and by kernels; one pair at a time, and all ranks at once
 //! in both directions; and the latency of a flag, alone and after data.
 
-use anabranch::jit::KernelSpec;
 use anabranch::{Config, RuntimeKind, World};
+use anabranch_hip_jit::KernelSpec;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::Map;
@@ -28,7 +28,7 @@ pub struct P2pArgs {
 
 /// What a run launches.
 pub(crate) fn needed_kernels() -> Vec<KernelSpec> {
-    let mut all = vec![KernelSpec::new(&anabranch::shmem::TEAM_BARRIER_UNIT)];
+    let mut all = vec![KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT)];
     all.extend(device::kernels());
     all
 }

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anabranch::jit::{JitObserver, Outcome, Target};
+use anabranch_hip_jit::{JitObserver, Outcome, Target};
 
 /// One line on standard error that is written over again. Clones write the same line.
 #[derive(Clone, Debug)]

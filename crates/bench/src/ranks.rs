@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::num::NonZeroU32;
 
 use anabranch::config::{LoadedConfig, NicDriverName, Origin, Schedule, TransportConfig};
-use anabranch::jit::JitStats;
-use anabranch::ranks::Nodes;
-use anabranch::transport::TransportKind;
 use anabranch::{Config, GlobalRank, World};
+use anabranch_hip_jit::JitStats;
+use anabranch_ranks::Nodes;
+use anabranch_transport::TransportKind;
 use anyhow::bail;
 use clap::Args;
 

@@ -4,7 +4,7 @@ mod links;
 mod nic;
 
 use anabranch::Config;
-use anabranch::jit::KernelSpec;
+use anabranch_hip_jit::KernelSpec;
 use clap::{Args, Subcommand};
 
 use self::links::TuneLinksArgs;

@@ -1,7 +1,7 @@
 //! Element types as words of a command line.
 
-use anabranch::ccl::DATA_TYPES;
-use anabranch::ep::{DataType, ROW_TYPES, UnsupportedDataType};
+use anabranch_ccl::DATA_TYPES;
+use anabranch_ep::{DataType, ROW_TYPES, UnsupportedDataType};
 
 /// An element type of the rows of dispatch.
 pub(crate) fn row_type(text: &str) -> Result<DataType, UnsupportedDataType> {

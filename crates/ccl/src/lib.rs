@@ -29,7 +29,7 @@ pub mod typed;
 mod types;
 
 pub use anabranch_elements::float8;
-pub use anabranch_ranks::{Across, UnknownAcross};
+pub use anabranch_ranks::Across;
 pub use anabranch_ranks::{LinkSettings, LinkSpeeds, Moved, TimeParts};
 pub use call::Call;
 pub use call::message::PointToPoint;
@@ -41,14 +41,13 @@ pub use plan::{Choice, Plan};
 pub use planner::tuning::{self, Table};
 pub use run::{
     BarrierMode, CHECK_OPERATION, CclConfig, Check, Communicator, MESSAGE_OPERATION, OPERATION, Prepared,
-    UnknownCheck, Work,
+    Work,
 };
 pub use typed::{Options, TypedTensor};
 pub use types::{
     Algorithm, Avg, BitAnd, BitOr, BitXor, Collective, DATA_TYPES, DataType, DeviceScalar, Difference,
     Element, Error, ListMismatch, LocationKind, Max, Min, Mismatch, PreMulSum, Product, ReduceOp,
-    ReduceOperator, Result, Shape, SplitMismatch, Sum, UnknownAlgorithm, UnknownReduceOp,
-    UnsupportedDataType,
+    ReduceOperator, Result, Shape, SplitMismatch, Sum, UnknownReduceOp, UnsupportedDataType,
 };
 
 /// The arithmetic of collectives, for kernels of other crates.

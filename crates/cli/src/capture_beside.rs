@@ -5,7 +5,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anabranch::Error;
-use anabranch::hip::{Device, DeviceBuffer, Stream};
+use anabranch_hip::{Device, DeviceBuffer, Stream};
 use anyhow::{Context, bail};
 
 /// How long a capture stays open: much longer than its replay, so that a capture is open most of the time.
@@ -81,7 +81,7 @@ fn capture_and_replay(
     memory: &DeviceBuffer,
     value: u8,
     rest: impl FnOnce() -> bool,
-) -> Result<bool, anabranch::hip::Error> {
+) -> Result<bool, anabranch_hip::Error> {
     let (first, second) = (memory.address(), memory.address().offset(BYTES as u64));
     stream.begin_capture()?;
     // SAFETY: each range is a half of `memory`, which outlives the replay (waited for below) and is used by no other code.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch::config::{NicDriverName, Schedule};
-use anabranch::jit::{Jit, KernelSpec, Target};
-use anabranch::shmem::Fault;
 use anabranch::{Config, Environment, Platform, ProcessLayout, RankError, RuntimeKind};
+use anabranch_hip_jit::{Jit, KernelSpec, Target};
+use anabranch_shmem::Fault;
 use anyhow::{Context, bail};
 
 use crate::capture_beside::CaptureBeside;
@@ -161,7 +161,7 @@ fn first_failure(results: Vec<Result<(), RankError<anyhow::Error>>>) -> anyhow::
 }
 
 fn is_consequence(failure: &RankError<anyhow::Error>) -> bool {
-    use anabranch::shmem::Error as Shmem;
+    use anabranch_shmem::Error as Shmem;
     let lost = |error: &Shmem| {
         matches!(
             error,

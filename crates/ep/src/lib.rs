@@ -47,7 +47,7 @@ mod lock;
 pub mod plan;
 
 pub use anabranch_elements::data_type::{DataType, UnsupportedDataType};
-pub use anabranch_ranks::{Across, Nodes, UnknownAcross};
+pub use anabranch_ranks::{Across, Nodes};
 pub use anabranch_ranks::{LinkSettings, LinkSpeeds, Moved, TimeParts};
 pub use error::{Error, Result};
 pub use expert_major::{
@@ -56,7 +56,6 @@ pub use expert_major::{
 pub use kernels::kernels;
 pub use options::{
     CombineCodec, CombineSource, DispatchCast, Fp8Format, MaskCause, MaskedRank, Mode, OnTimeout, Payload,
-    UnknownMode, UnknownPayload, UnknownWord,
 };
 pub use plan::launch::LaunchTable;
 pub use plan::{EpConfig, EpShape, MemoryPlan, PlacementTable, Plan, launch};

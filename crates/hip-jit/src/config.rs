@@ -11,26 +11,15 @@ use crate::key::CacheKey;
 use crate::source::ParameterValue;
 use crate::target::Target;
 
-/// Whether kernels may be compiled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CompileMode {
-    /// What is missing is compiled.
-    #[default]
-    Auto,
-    /// What is missing is an error with the inputs that differ.
-    Deny,
-}
-
-impl CompileMode {
-    /// Both modes.
-    pub const ALL: [Self; 2] = [Self::Auto, Self::Deny];
-
-    /// The word in configurations.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Deny => "deny",
-        }
+anabranch_ranks::word_enum! {
+    /// Whether kernels may be compiled.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum CompileMode, word, "compile mode" {
+        /// What is missing is compiled.
+        #[default]
+        Auto = "auto",
+        /// What is missing is an error with the inputs that differ.
+        Deny = "deny",
     }
 }
 

@@ -155,12 +155,12 @@ impl Target {
     }
 
     /// Whether kernels are made for a seeded machine.
-    pub fn is_instrumented(&self) -> bool {
+    pub(crate) fn is_instrumented(&self) -> bool {
         self.instrumented
     }
 
     /// The number of an AMD target's family: 9, 10, 11 or 12.
-    pub fn amd_family(&self) -> Option<u32> {
+    pub(crate) fn amd_family(&self) -> Option<u32> {
         let version = self.base.strip_prefix("gfx")?;
         if let Some((family, _)) = version.split_once('-') {
             return family.parse().ok();
@@ -177,12 +177,12 @@ impl Target {
     }
 
     /// A name for a directory: the canonical string with `:` replaced by `,`.
-    pub fn directory_name(&self) -> String {
+    pub(crate) fn directory_name(&self) -> String {
         self.to_string().replace(':', ",")
     }
 
     /// The suffix of `ANABRANCH_ARCH_`: `GFX942`, `GFX9_4_GENERIC`, `SM_90`, `HOST`.
-    pub fn define_name(&self) -> String {
+    pub(crate) fn define_name(&self) -> String {
         self.base.to_ascii_uppercase().replace('-', "_")
     }
 }

@@ -36,9 +36,7 @@ pub use ipc::{IpcHandle, IpcMapping};
 pub use loader::load_amd;
 pub use memory::{DeviceAddress, DeviceBuffer, HostBuffer};
 pub use module::{Kernel, LaunchShape, Module};
-pub use runtime::{
-    Binding, DeviceOrdinal, Runtime, RuntimeKind, SoftwareEngines, StartActor, UnknownRuntime,
-};
+pub use runtime::{Binding, DeviceOrdinal, Runtime, RuntimeKind, SoftwareEngines, StartActor};
 pub use stream::{Event, Stream};
 pub use table::HipApi;
 pub use trace::{CallSpan, HostCall, StreamWork, Trace, TraceRecord, Untraced};

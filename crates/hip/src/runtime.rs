@@ -2,7 +2,6 @@
 
 use core::ffi::c_int;
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use anabranch_clock::Driver;
@@ -13,51 +12,16 @@ use crate::error::{Error, Result};
 use crate::table::HipApi;
 use crate::types::HipError;
 
-/// Which runtime fills the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum RuntimeKind {
-    /// AMD's `libamdhip64`.
-    Amd,
-    /// The CUDA driver under HIP's names.
-    Nvidia,
-    /// CPU threads.
-    Host,
-}
-
-impl RuntimeKind {
-    /// All runtimes.
-    pub const ALL: [Self; 3] = [Self::Amd, Self::Nvidia, Self::Host];
-
-    /// The word in configurations and reports.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Amd => "amd",
-            Self::Nvidia => "nvidia",
-            Self::Host => "host",
-        }
-    }
-}
-
-impl fmt::Display for RuntimeKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
-    }
-}
-
-/// A word that names no runtime.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is no runtime; allowed are {}", RuntimeKind::ALL.map(RuntimeKind::word).join(", "))]
-pub struct UnknownRuntime {
-    /// The word given.
-    pub given: String,
-}
-
-impl FromStr for RuntimeKind {
-    type Err = UnknownRuntime;
-
-    fn from_str(text: &str) -> Result<Self, UnknownRuntime> {
-        let found = Self::ALL.into_iter().find(|kind| kind.word() == text);
-        found.ok_or_else(|| UnknownRuntime { given: text.to_owned() })
+anabranch_ranks::word_enum! {
+    /// Which runtime fills the table.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum RuntimeKind, word, "runtime" {
+        /// AMD's `libamdhip64`.
+        Amd = "amd",
+        /// The CUDA driver under HIP's names.
+        Nvidia = "nvidia",
+        /// CPU threads.
+        Host = "host",
     }
 }
 

@@ -4,8 +4,7 @@
 //!   different types, and none becomes the other without naming the group.
 //! * [`Group`] is an ordered list of distinct global ranks together with its inverse. [`Layout`] is a hint
 //!   derived from the list, never the definition.
-//! * [`Mesh`] lays a group out along named axes, and gives the groups along them. [`Mesh2d`] is rows and columns
-//!   whose last row may be shorter.
+//! * [`Mesh`] lays a group out along named axes, and gives the groups along them.
 //! * [`Nodes`] divides a group by the machines of its members: the groups inside, the rails across, and who hands on what comes to a node
 //!   once. [`Across`] says by which way it comes.
 //! * [`LinkSpeeds`] are the speeds of links inside nodes and between them, by which routes are chosen: what [`LinkSettings`] set, and else
@@ -61,9 +60,9 @@ mod nodes;
 mod rank;
 mod root;
 mod split;
-mod split_2d;
+mod words;
 
-pub use across::{Across, UnknownAcross};
+pub use across::Across;
 pub use digest::digest;
 pub use error::Error;
 pub use group::Group;
@@ -75,4 +74,4 @@ pub use nodes::Nodes;
 pub use rank::{GlobalRank, GroupRank};
 pub use root::{Root, global_rank_of_group, group_rank_of_global};
 pub use split::SplitChoice;
-pub use split_2d::Mesh2d;
+pub use words::UnknownWord;

@@ -43,7 +43,6 @@ fn messages_name_the_input_and_the_bounds() {
             group.split_strided(at(0), 1, 0).unwrap_err(),
             "split_strided: no members were given; a group needs at least one",
         ),
-        (group.split_2d(0).unwrap_err(), "split_2d: an x range of 0 was given; it must be at least 1"),
         (
             group.excluding(&[at(0), at(1), at(2), at(3)]).unwrap_err(),
             "excluding: no members were given; a group needs at least one",
@@ -194,7 +193,6 @@ fn huge_numbers_do_not_wrap() {
     assert!(group.split_strided(at(u32::MAX), u32::MAX, u32::MAX).is_err());
     assert!(group.subset(&[at(u32::MAX)]).is_err());
     assert_eq!(group.rank_of(GlobalRank::new(u32::MAX)), None);
-    assert_eq!(group.split_2d(u32::MAX).unwrap().x_groups(), std::slice::from_ref(&group));
     assert_eq!(group.rotated(at(3), i64::MAX), Some(at(((3_i128 + i128::from(i64::MAX)) % 4) as u32)));
 }
 
@@ -207,7 +205,6 @@ fn one_alone_works_everywhere() {
     assert_eq!(alone.previous(at(0)), Some(at(0)));
     assert_eq!(alone.split(&[SplitChoice { color: Some(7), key: -1 }]).unwrap(), vec![(7, alone.clone())]);
     assert_eq!(alone.by_node(&[0]).unwrap(), vec![alone.clone()]);
-    assert_eq!(alone.split_2d(1).unwrap().y_groups(), std::slice::from_ref(&alone));
     assert_eq!(alone.excluding(&[]).unwrap(), alone);
     assert_eq!(alone.rank_of(GlobalRank::new(3)), Some(at(0)));
 }

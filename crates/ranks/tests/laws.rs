@@ -166,25 +166,6 @@ proptest! {
     }
 
     #[test]
-    fn a_mesh_covers_the_group_both_ways(group in any_group(), xrange in 1_u32..50) {
-        let mesh = group.split_2d(xrange).unwrap();
-        let size = group.size();
-        for rank in group.ranks() {
-            let (x, y) = mesh.coordinates(rank).unwrap();
-            let member = group.global(rank).unwrap();
-            if xrange <= size {
-                prop_assert_eq!((x, y), (rank.get() % xrange, rank.get() / xrange));
-                prop_assert_eq!(mesh.y_groups()[x as usize].size(), (size - x).div_ceil(xrange));
-            }
-            prop_assert_eq!(mesh.x_group(rank).unwrap().rank_of(member), Some(GroupRank::new(x)));
-            prop_assert_eq!(mesh.y_group(rank).unwrap().rank_of(member), Some(GroupRank::new(y)));
-        }
-        prop_assert_eq!(mesh.x_groups().iter().map(Group::size).sum::<u32>(), size);
-        prop_assert_eq!(mesh.y_groups().iter().map(Group::size).sum::<u32>(), size);
-        prop_assert_eq!(mesh.coordinates(GroupRank::new(size)), None);
-    }
-
-    #[test]
     fn excluding_is_the_complement_in_order((group, chosen) in group_and_subset()) {
         prop_assume!(chosen.len() < group.size() as usize);
         let rest = group.excluding(&chosen).unwrap();

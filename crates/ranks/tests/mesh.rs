@@ -170,14 +170,6 @@ proptest! {
             }
         }
     }
-
-    #[test]
-    fn two_axes_are_the_rows_and_columns_of_a_full_mesh(rows in 1_u32..9, columns in 1_u32..9) {
-        let world = Group::world(rows * columns).unwrap();
-        let (mesh, rowwise) = (world.mesh(&[("y", rows), ("x", columns)]).unwrap(), world.split_2d(columns).unwrap());
-        prop_assert_eq!(mesh.all_groups_along("x").unwrap(), rowwise.x_groups());
-        prop_assert_eq!(mesh.all_groups_along("y").unwrap(), rowwise.y_groups());
-    }
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! The configuration of a world.
 
-use std::fmt;
 use std::time::Duration;
 
 #[cfg(any(feature = "sdma", feature = "rdma"))]
@@ -13,34 +12,17 @@ use anabranch_transport_sdma::SdmaConfig;
 
 use crate::error::{Error, Result};
 
-/// How the heap's memory is obtained, and where peers find it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum HeapMode {
-    /// One allocation of the full size when the world is joined. Each peer's is mapped wherever the runtime puts it.
-    #[default]
-    Static,
-    /// Physical memory of the full size, mapped into one range of addresses: rank r's heap lies at `base + r * stride`, in
-    /// the order of the world's ranks, and an address is arithmetic ([`crate::World::flat_heap`]). Takes virtual memory
-    /// management (host and NVIDIA; AMD from ROCm 7.2 on, which has uncached physical memory) and the transport `p2p`.
-    Flat,
-}
-
-impl HeapMode {
-    /// All modes.
-    pub const ALL: [Self; 2] = [Self::Static, Self::Flat];
-
-    /// The word in configurations.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Static => "static",
-            Self::Flat => "flat",
-        }
-    }
-}
-
-impl fmt::Display for HeapMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+anabranch_ranks::word_enum! {
+    /// How the heap's memory is obtained, and where peers find it.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum HeapMode, word, "heap mode" {
+        /// One allocation of the full size when the world is joined. Each peer's is mapped wherever the runtime puts it.
+        #[default]
+        Static = "static",
+        /// Physical memory of the full size, mapped into one range of addresses: rank r's heap lies at `base + r * stride`, in
+        /// the order of the world's ranks, and an address is arithmetic ([`crate::World::flat_heap`]). Takes virtual memory
+        /// management (host and NVIDIA; AMD from ROCm 7.2 on, which has uncached physical memory) and the transport `p2p`.
+        Flat = "flat",
     }
 }
 
@@ -103,7 +85,7 @@ impl Default for WorldConfig {
 }
 
 /// The smallest heap: 1 MiB, so that every runtime aligns it to a page.
-pub const MIN_HEAP_BYTES: u64 = 1 << 20;
+pub(crate) const MIN_HEAP_BYTES: u64 = 1 << 20;
 
 /// The heap for a device with these bytes free and in total, where `heap_bytes` is 0.
 pub(crate) fn chosen_heap_bytes(free: u64, total: u64) -> u64 {

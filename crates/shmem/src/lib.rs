@@ -36,7 +36,7 @@ mod world;
 pub use anabranch_transport_rdma::{Atomics, NicDriver, NicError, NicSource, OpenNic, Provider, RdmaConfig};
 #[cfg(feature = "sdma")]
 pub use anabranch_transport_sdma::{EngineFaults, SdmaConfig, SoftwareConfig};
-pub use config::{HeapMode, MIN_HEAP_BYTES, WorldConfig};
+pub use config::{HeapMode, WorldConfig};
 pub use error::{Error, ExpiredWait, Fault, Result};
 pub use fault::{ExplainFault, LaunchNote, NoteText, OperationCode, OperationName};
 pub use heap::{DEFAULT_ALIGNMENT, FlatHeap, MAX_ALIGNMENT};

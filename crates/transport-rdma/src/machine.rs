@@ -16,36 +16,18 @@ use crate::provider::Provider;
 use crate::source::OpenNic;
 use crate::verbs::PostedDriver;
 
-/// Which driver opens the machine's NICs (`transport.rdma.driver`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum MachineDriver {
-    /// [`PostedDriver`]: a thread of the host posts what kernels ask for. Every NIC that has verbs will do.
-    #[default]
-    Verbs,
-    /// [`Mlx5Driver`]: kernels write the queues of a ConnectX. Nothing else is taken in its place.
-    Mlx5,
-    /// [`Self::Mlx5`] where that can be opened and makes a queue pair that may send; else [`Self::Verbs`], with the reason in what the driver reports about itself and in the log.
-    /// Ranks that come to different answers cannot connect, and say so.
-    Auto,
-}
-
-impl MachineDriver {
-    /// Every one.
-    pub const ALL: [Self; 3] = [Self::Verbs, Self::Mlx5, Self::Auto];
-
-    /// The word of the setting.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Verbs => "verbs",
-            Self::Mlx5 => "mlx5",
-            Self::Auto => "auto",
-        }
-    }
-}
-
-impl fmt::Display for MachineDriver {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(self.word())
+anabranch_ranks::word_enum! {
+    /// Which driver opens the machine's NICs (`transport.rdma.driver`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum MachineDriver, word, "NIC driver" {
+        /// [`PostedDriver`]: a thread of the host posts what kernels ask for. Every NIC that has verbs will do.
+        #[default]
+        Verbs = "verbs",
+        /// [`Mlx5Driver`]: kernels write the queues of a ConnectX. Nothing else is taken in its place.
+        Mlx5 = "mlx5",
+        /// [`Self::Mlx5`] where that can be opened and makes a queue pair that may send; else [`Self::Verbs`], with the reason in what the driver reports about itself and in the log.
+        /// Ranks that come to different answers cannot connect, and say so.
+        Auto = "auto",
     }
 }
 

@@ -219,11 +219,11 @@ pub const FORMATS: &[&Format] = &[
 ];
 
 /// The atomic operation that adds 64 bits: the only one that is known from a runtime's own packets.
-pub const ATOMIC_ADD_64: u32 = 47;
+pub(crate) const ATOMIC_ADD_64: u32 = 47;
 /// A fill by words.
-pub const FILL_BY_WORDS: u32 = 2;
+pub(crate) const FILL_BY_WORDS: u32 = 2;
 /// The high half of the address of a poll that flushes the host's bus, as ROCr writes it.
-pub const FLUSH_ADDRESS_HIGH: u32 = 0x8000_0000;
+pub(crate) const FLUSH_ADDRESS_HIGH: u32 = 0x8000_0000;
 
 #[cfg(test)]
 mod tests {

@@ -83,7 +83,7 @@ impl Generation {
     }
 
     /// The most bytes that the count of a copy can say, which is what a count of zero bytes would say.
-    pub const fn sayable_copy_bytes(&self) -> u64 {
+    pub(crate) const fn sayable_copy_bytes(&self) -> u64 {
         1 << self.copy_count_bits
     }
 }

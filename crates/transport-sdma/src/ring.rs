@@ -61,7 +61,7 @@ impl Ring {
 
     /// The most words that an operation may have: half the ring, so that it has room wherever the write pointer stands and
     /// whatever it leaves at the end.
-    pub const fn most_words(&self) -> u64 {
+    pub(crate) const fn most_words(self) -> u64 {
         self.bytes / 2 / 4
     }
 
@@ -70,7 +70,7 @@ impl Ring {
     ///
     /// # Errors
     /// [`Error::TooManyWords`].
-    pub const fn place_words(&self, start: u64, words: u64) -> Result<Placement> {
+    pub(crate) const fn place_words(self, start: u64, words: u64) -> Result<Placement> {
         if words > self.most_words() {
             return Err(Error::TooManyWords { given: words, bytes: self.bytes, most: self.most_words() });
         }
@@ -82,7 +82,7 @@ impl Ring {
 
     /// Whether an operation has room when the engine has read up to `read`. One that would begin before that has been overtaken, and
     /// a producer that takes its range finds it taken.
-    pub const fn has_room(&self, placement: &Placement, read: u64) -> bool {
+    pub(crate) const fn has_room(self, placement: &Placement, read: u64) -> bool {
         placement.end.saturating_sub(read) <= self.bytes - UNIT
     }
 }

@@ -8,12 +8,6 @@ use crate::{HostIdentity, Operation, Scope, TransportKind};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A word that names no transport.
-    #[error("{given:?} is no transport; allowed are p2p, sdma and rdma")]
-    UnknownKind {
-        /// The word.
-        given: String,
-    },
     /// The cell of the operation matrix is empty, or has another form of the operation only.
     #[error("{operation} at {scope} scope is unsupported over {kind}{form}")]
     Unsupported {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use anabranch::jit::{CodeObject, Error, Jit, JitConfig, KernelSpec, KernelUnit, PRELUDE, ToolSearch};
+use anabranch_hip_jit::{CodeObject, Error, Jit, JitConfig, KernelSpec, KernelUnit, PRELUDE, ToolSearch};
 
 /// A kernel that counts its launches in variables of the device.
 static WITH_GLOBALS: KernelUnit = KernelUnit {

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anabranch::jit::{KernelSpec, KernelUnit, Rendered};
+use anabranch_hip_jit::{KernelSpec, KernelUnit, Rendered};
 
 /// Files that cargo writes into a package and that are not in the tree.
 const WRITTEN: [&str; 3] = [".cargo_vcs_info.json", "Cargo.lock", "Cargo.toml.orig"];

@@ -4,11 +4,11 @@
 use std::fmt::Write as _;
 
 use anabranch::GroupRank;
-use anabranch::ccl::Shape;
-use anabranch::ccl::plan::Limits;
-use anabranch::ccl::{Collective, DataType, LocationKind, Plan as CollectivePlan, ReduceOp, Table};
-use anabranch::ep::plan::{DeviceLimits, Geometry};
-use anabranch::ep::{CombineSource, EpConfig, EpShape, Mode, Nodes, Plan};
+use anabranch_ccl::Shape;
+use anabranch_ccl::plan::Limits;
+use anabranch_ccl::{Collective, DataType, LocationKind, Plan as CollectivePlan, ReduceOp, Table};
+use anabranch_ep::plan::{DeviceLimits, Geometry};
+use anabranch_ep::{CombineSource, EpConfig, EpShape, Mode, Nodes, Plan};
 use expect_test::expect_file;
 
 /// A GPU with 132 multiprocessors and waves of 32 lanes.

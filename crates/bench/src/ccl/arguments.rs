@@ -10,7 +10,7 @@ use super::collective::Collective;
 use super::sizes::SizeArgs;
 use crate::ranks::BenchArgs;
 use crate::types::collective_type;
-use anabranch::ccl::{Algorithm, DataType, ReduceOp};
+use anabranch_ccl::{Algorithm, DataType, ReduceOp};
 
 /// `anabranch bench ccl`.
 #[derive(Clone, Debug, Args)]

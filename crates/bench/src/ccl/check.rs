@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use anabranch::ccl::{CclConfig, Communicator, DataType};
-use anabranch::jit::KernelSpec;
 use anabranch::{Error, World};
+use anabranch_ccl::{CclConfig, Communicator, DataType};
 use anabranch_conformance::ccl::{self as conformance, LeftOut, Level, ListForm, Replays, Sweep, Tally};
+use anabranch_hip_jit::KernelSpec;
 use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ use crate::ranks::RankContext;
 
 /// Every kernel of collectives.
 pub(super) fn kernels() -> Vec<KernelSpec> {
-    anabranch::ccl::kernels::kernels()
+    anabranch_ccl::kernels::kernels()
 }
 
 /// Staging unless configured: so small that messages of the sweep take several steps.

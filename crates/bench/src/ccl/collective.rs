@@ -56,8 +56,8 @@ impl Collective {
         [Self::AllReduce, Self::AllGather, Self::ReduceScatter, Self::AllToAll];
 
     /// The library's name for it.
-    pub(crate) const fn library(self) -> anabranch::ccl::Collective {
-        use anabranch::ccl::Collective as Library;
+    pub(crate) const fn library(self) -> anabranch_ccl::Collective {
+        use anabranch_ccl::Collective as Library;
         match self {
             Self::AllReduce => Library::AllReduce,
             Self::AllGather => Library::AllGather,

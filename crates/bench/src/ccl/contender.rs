@@ -1,10 +1,10 @@
 //! One measured operation, and the libraries that implement it.
 
-use anabranch::hip::{DeviceAddress, Stream};
 use anabranch::{Group, GroupRank};
+use anabranch_hip::{DeviceAddress, Stream};
 
 use super::collective::{Collective, Elements};
-use anabranch::ccl::{DataType, ReduceOp};
+use anabranch_ccl::{DataType, ReduceOp};
 
 /// One operation of one size.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! From times to steps.
 
-use anabranch::ccl::Algorithm;
-use anabranch::ccl::tuning::Step;
+use anabranch_ccl::Algorithm;
+use anabranch_ccl::tuning::Step;
 
 use crate::fit;
 
@@ -42,8 +42,8 @@ pub(crate) fn steps(candidates: &[Candidate], measured: &[Measured]) -> Vec<Step
 
 #[cfg(test)]
 mod tests {
-    use anabranch::ccl::tuning::{Choices, Table};
-    use anabranch::ccl::{Collective, LocationKind, Shape};
+    use anabranch_ccl::tuning::{Choices, Table};
+    use anabranch_ccl::{Collective, LocationKind, Shape};
     use proptest::prelude::*;
 
     use super::*;

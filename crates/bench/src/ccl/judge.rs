@@ -1,6 +1,6 @@
 //! Giving a contender its inputs and comparing what it made of them with the reference.
 
-use anabranch::hip::{Device, Stream};
+use anabranch_hip::{Device, Stream};
 
 use super::collective::Collective;
 use super::contender::{Case, Contender};

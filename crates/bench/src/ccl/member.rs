@@ -1,8 +1,8 @@
 //! One rank of the group that is measured: its contenders, and judging and timing them in one case.
 
-use anabranch::hip::Stream;
-use anabranch::shmem::Team;
 use anabranch::{Error, World};
+use anabranch_hip::Stream;
+use anabranch_shmem::Team;
 
 use super::super::link;
 use super::contender::{Case, Contender, Description};

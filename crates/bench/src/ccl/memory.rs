@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "copying between the host and addresses")]
 
 use anabranch::Error;
-use anabranch::hip::{Device, Stream};
+use anabranch_hip::{Device, Stream};
 use anyhow::bail;
 
 use super::contender::Area;
@@ -50,7 +50,7 @@ pub(crate) fn read(device: &Device, area: Area, offset: u64, target: &mut [u8]) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch::hip::DeviceAddress;
+    use anabranch_hip::DeviceAddress;
 
     #[test]
     fn ranges_stay_within_the_area() {

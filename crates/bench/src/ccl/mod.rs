@@ -26,10 +26,10 @@ pub(crate) mod tune;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anabranch::ccl::Shape;
-use anabranch::ccl::{Check, LocationKind};
-use anabranch::jit::KernelSpec;
 use anabranch::{Config, Environment, Error, Group, GroupRank, RuntimeKind, World};
+use anabranch_ccl::Shape;
+use anabranch_ccl::{Check, LocationKind};
+use anabranch_hip_jit::KernelSpec;
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
@@ -50,7 +50,7 @@ pub(crate) use nccl::NcclError;
 
 /// What a run launches.
 pub(crate) fn needed_kernels(arguments: &CclArgs) -> Vec<KernelSpec> {
-    let mut all = vec![KernelSpec::new(&anabranch::shmem::TEAM_BARRIER_UNIT)];
+    let mut all = vec![KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT)];
     if arguments.check {
         all.extend(check::kernels());
         return all;

@@ -4,11 +4,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use anabranch::ccl::{Algorithm, Call, CclConfig, Choice, Communicator, DataType, Prepared, Tensor};
-use anabranch::hip::{DeviceBuffer, Stream};
-use anabranch::jit::KernelSpec;
-use anabranch::shmem::SymmetricMemory;
 use anabranch::{Error, Group, World};
+use anabranch_ccl::{Algorithm, Call, CclConfig, Choice, Communicator, DataType, Prepared, Tensor};
+use anabranch_hip::{DeviceBuffer, Stream};
+use anabranch_hip_jit::KernelSpec;
+use anabranch_shmem::SymmetricMemory;
 use anyhow::Context as _;
 
 use super::arguments::MemoryKind;
@@ -17,7 +17,7 @@ use super::contender::{Area, Case, Contender, Description};
 
 /// What reductions of this type and moves launch.
 pub(super) fn kernels(data_type: DataType) -> Vec<KernelSpec> {
-    use anabranch::ccl::kernels::{BULK_REDUCE_UNIT, MOVE_UNIT, PACKET_REDUCE_UNIT, TWO_HOP_UNIT, spec};
+    use anabranch_ccl::kernels::{BULK_REDUCE_UNIT, MOVE_UNIT, PACKET_REDUCE_UNIT, TWO_HOP_UNIT, spec};
     [&MOVE_UNIT, &TWO_HOP_UNIT, &PACKET_REDUCE_UNIT, &BULK_REDUCE_UNIT]
         .map(|unit| spec(unit, data_type))
         .into()

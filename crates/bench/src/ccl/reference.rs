@@ -7,7 +7,7 @@ use anabranch_conformance::ccl::oracle::{self, Data};
 
 use super::collective::Collective;
 use super::contender::Case;
-use anabranch::ccl::ReduceOp;
+use anabranch_ccl::ReduceOp;
 
 /// Elements after which inputs repeat.
 const PERIOD: u64 = 262_147;
@@ -144,7 +144,7 @@ mod tests {
     use clap::ValueEnum as _;
 
     use super::*;
-    use anabranch::ccl::DataType;
+    use anabranch_ccl::DataType;
 
     const RANKS: u32 = 3;
     const ROOT: GroupRank = GroupRank::new(1);

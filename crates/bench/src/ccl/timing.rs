@@ -1,9 +1,9 @@
 //! Timing all contenders in the same way: several operations back to back between two stamps of the device's clock, the
 //! contenders in turn, so that whatever drifts hits all of them.
 
-use anabranch::hip::{GraphExec, Stream};
-use anabranch::shmem::Team;
 use anabranch::{Error, World};
+use anabranch_hip::{GraphExec, Stream};
+use anabranch_shmem::Team;
 
 use super::super::device::{self, Stamps};
 use super::super::link;

@@ -6,12 +6,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use anabranch::ccl::Shape;
-use anabranch::ccl::plan::Limits;
-use anabranch::ccl::tuning::{Choices, Table};
-use anabranch::ccl::{Algorithm, Choice, Communicator, DataType, LocationKind, Plan, ReduceOp};
-use anabranch::jit::KernelSpec;
 use anabranch::{Config, Error, Group, GroupRank, RuntimeKind, World};
+use anabranch_ccl::Shape;
+use anabranch_ccl::plan::Limits;
+use anabranch_ccl::tuning::{Choices, Table};
+use anabranch_ccl::{Algorithm, Choice, Communicator, DataType, LocationKind, Plan, ReduceOp};
+use anabranch_hip_jit::KernelSpec;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use serde::Serialize;
@@ -67,7 +67,7 @@ const HOPELESS: f64 = 2.5;
 
 /// What a run launches.
 pub(crate) fn needed_kernels() -> Vec<KernelSpec> {
-    let mut all = vec![KernelSpec::new(&anabranch::shmem::TEAM_BARRIER_UNIT)];
+    let mut all = vec![KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT)];
     all.extend(device::kernels());
     all.extend(ours::kernels(DATA_TYPE));
     all
@@ -95,7 +95,7 @@ impl TuneArgs {
         let host = config.device.runtime == RuntimeKind::Host;
         // Input and output, and as much again for staging and what else lies there.
         // A heap whose size the world chooses has at least this, on devices that are free.
-        let heap = config.heap.bytes.map_or(256 << 20, |bytes| bytes.bytes());
+        let heap = config.heap.bytes.map_or(256 << 20, anabranch::config::ByteSize::bytes);
         let fits = (heap / 4).checked_ilog2().map_or(0, |power| 1_u64 << power);
         let most = fits.min(if host { 64 << 20 } else { 1 << 30 });
         let largest = self.max.map_or(most, |size| size.0);
@@ -204,8 +204,8 @@ struct Tuned<'a> {
 
 struct Place {
     me: GroupRank,
-    team: anabranch::shmem::Team,
-    stream: anabranch::hip::Stream,
+    team: anabranch_shmem::Team,
+    stream: anabranch_hip::Stream,
     communicator: Rc<RefCell<Communicator>>,
     limits: Limits,
     memory: Memory,
@@ -244,7 +244,7 @@ impl<'a> Tuned<'a> {
         &mut self,
         collective: Collective,
         sizes: &[u64],
-    ) -> anyhow::Result<Vec<anabranch::ccl::tuning::Step>> {
+    ) -> anyhow::Result<Vec<anabranch_ccl::tuning::Step>> {
         let mut candidates = Vec::new();
         let mut measured = Vec::new();
         let mut hopeless = Vec::new();

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use anabranch::ep::{COMBINED_TYPES, CombineCodec, CombineSource, DataType, DispatchCast, Mode, Payload};
+use anabranch_ep::{COMBINED_TYPES, CombineCodec, CombineSource, DataType, DispatchCast, Mode, Payload};
 use clap::Args;
 
 use crate::ccl::arguments::Peer;

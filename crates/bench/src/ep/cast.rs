@@ -1,7 +1,7 @@
 //! A dispatch that casts, and one of the same rows cast on the host.
 
-use anabranch::ep::{DispatchCast, EpConfig};
 use anabranch_conformance::ep::oracle::CastRows;
+use anabranch_ep::{DispatchCast, EpConfig};
 
 use super::EpArgs;
 use crate::row::Row;

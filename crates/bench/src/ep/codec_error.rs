@@ -1,8 +1,8 @@
 //! The error of a codec: how far combined tokens are from those of unencoded rows.
 
-use anabranch::ep::{CombineCodec, DataType, EpConfig};
 use anabranch_conformance::ep::ElementValues as _;
 use anabranch_conformance::ep::oracle::{Combination, ExpertRows, Oracle, RankInput, Shape};
+use anabranch_ep::{CombineCodec, DataType, EpConfig};
 
 use super::EpBench;
 use crate::link;

@@ -1,13 +1,13 @@
 //! Expert-major rows between dispatch and combine: expand, reference experts, contract.
 
-use anabranch::ep::{
-    Dispatched, ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, ExpertParallel, Plan,
-};
-use anabranch::hip::{DeviceBuffer, Stream};
-use anabranch::jit::KernelSpec;
 use anabranch::{Error, GroupRank, World};
 use anabranch_conformance::ep::oracle::{Contracted, FactorExperts, Oracle};
 use anabranch_conformance::ep::reference::ReferenceExpertMajor;
+use anabranch_ep::{
+    Dispatched, ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, ExpertParallel, Plan,
+};
+use anabranch_hip::{DeviceBuffer, Stream};
+use anabranch_hip_jit::KernelSpec;
 use anyhow::bail;
 
 use super::arguments::{EpArgs, Layout};
@@ -27,9 +27,9 @@ pub(super) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
     }
     let combine = arguments.combine_type();
     vec![
-        anabranch::ep::kernels::expert_count(),
-        anabranch::ep::kernels::expert_expand(),
-        anabranch::ep::kernels::expert_contract(combine),
+        anabranch_ep::kernels::expert_count(),
+        anabranch_ep::kernels::expert_expand(),
+        anabranch_ep::kernels::expert_contract(combine),
         anabranch_conformance::ep::reference::reference_expert_major(arguments.sent_type(), combine),
     ]
 }

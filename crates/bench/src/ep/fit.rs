@@ -1,6 +1,6 @@
 //! From times to steps.
 
-use anabranch::ep::launch::{Launch, LaunchStep};
+use anabranch_ep::launch::{Launch, LaunchStep};
 
 use crate::fit;
 

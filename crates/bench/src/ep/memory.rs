@@ -39,8 +39,8 @@ pub(crate) fn print(arguments: &EpArgs) -> anyhow::Result<()> {
                 "rows": plan.rows(),
                 "slots": memory.slots(),
                 "bytes": parts,
-                "heap_bytes": memory.bytes_in(anabranch::ep::plan::MemoryPlace::Heap),
-                "own_bytes": memory.bytes_in(anabranch::ep::plan::MemoryPlace::Own),
+                "heap_bytes": memory.bytes_in(anabranch_ep::plan::MemoryPlace::Heap),
+                "own_bytes": memory.bytes_in(anabranch_ep::plan::MemoryPlace::Own),
             }))?;
             continue;
         }

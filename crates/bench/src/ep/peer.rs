@@ -1,9 +1,9 @@
 //! NCCL's all_to_all of as many bytes over the links, for comparison with dispatch and combine.
 
-use anabranch::ccl::{DataType, ReduceOp};
-use anabranch::hip::{DeviceBuffer, Stream};
-use anabranch::shmem::Team;
 use anabranch::{Environment, Error, RuntimeKind, World};
+use anabranch_ccl::{DataType, ReduceOp};
+use anabranch_hip::{DeviceBuffer, Stream};
+use anabranch_shmem::Team;
 use anyhow::bail;
 
 use super::EpArgs;

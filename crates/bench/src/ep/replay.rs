@@ -1,9 +1,9 @@
 //! Other tokens with a saved routing, as in a backward pass.
 
 use anabranch::Error;
-use anabranch::ep::{Dispatched, Payload, ReceivedRows, ReplayedTokens, Routing};
-use anabranch::hip::DeviceBuffer;
 use anabranch_conformance::ep::oracle::{Oracle, RankInput, Shape};
+use anabranch_ep::{Dispatched, Payload, ReceivedRows, ReplayedTokens, Routing};
+use anabranch_hip::DeviceBuffer;
 use anyhow::bail;
 
 use super::EpBench;

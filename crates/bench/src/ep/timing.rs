@@ -1,7 +1,7 @@
 //! What is timed of a dispatch and its combine, and how.
 
 use anabranch::Error;
-use anabranch::shmem::Team;
+use anabranch_shmem::Team;
 
 use super::EpBench;
 use crate::device::{self, Stamps};

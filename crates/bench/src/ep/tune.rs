@@ -3,13 +3,13 @@
 
 mod arguments;
 
-use anabranch::ep::Plan;
-use anabranch::ep::launch::{Launch, LaunchKey, LaunchOperation, LaunchTable, Launches};
-use anabranch::ep::plan::Geometry;
-use anabranch::jit::KernelSpec;
-use anabranch::shmem::Team;
 use anabranch::{Config, Error, RuntimeKind};
 use anabranch_conformance::ep::oracle::{Oracle, Shape};
+use anabranch_ep::Plan;
+use anabranch_ep::launch::{Launch, LaunchKey, LaunchOperation, LaunchTable, Launches};
+use anabranch_ep::plan::Geometry;
+use anabranch_hip_jit::KernelSpec;
+use anabranch_shmem::Team;
 use anyhow::bail;
 use serde::Serialize;
 

@@ -1,10 +1,11 @@
 //! `anabranch model ccl`.
 
-use anabranch::ccl::Shape;
-use anabranch::ccl::{
+use anabranch::GroupRank;
+use anabranch_ccl as ccl;
+use anabranch_ccl::Shape;
+use anabranch_ccl::{
     Across, CallTraffic, DataType, Error, LinkCapacity, LocationKind, ReduceOp, call_traffic,
 };
-use anabranch::{GroupRank, ccl};
 use anyhow::{Context as _, bail};
 use clap::Args;
 

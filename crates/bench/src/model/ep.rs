@@ -1,7 +1,7 @@
 //! `anabranch model ep`.
 
 use anabranch::GroupRank;
-use anabranch::ep::{Across, DataType, EpConfig, EpShape, Mode, Moved, Nodes, Plan};
+use anabranch_ep::{Across, DataType, EpConfig, EpShape, Mode, Moved, Nodes, Plan};
 use clap::Args;
 
 use super::links::{LinkArgs, Links};

@@ -1,6 +1,6 @@
 //! The link speeds of the model: measured, assumed, or given.
 
-use anabranch::ranks::{DeviceLinks, LinkSpeeds};
+use anabranch_ranks::{DeviceLinks, LinkSpeeds};
 use clap::Args;
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
 //! The output of the model: rows, as JSON or in a table.
 
-use anabranch::ep::{Moved, TimeParts};
+use anabranch_ep::{Moved, TimeParts};
 use serde::Serialize;
 
 use super::links::Links;

@@ -1,11 +1,11 @@
 //! Every operation at every scope between all ranks at once, with every byte of every rank's region compared.
 
-use anabranch::transport::{Operation, Route, Scope, Support};
 use anabranch::{Error, GlobalRank, World};
 use anabranch_conformance::shmem::{
     ATOMICS, AtomicCase, AtomicKind, AtomicRun, AtomicWays, COPY, Copies, CopyArgs, CopyCase, CopyKind,
     MESSAGE, MessageBuffers, MessageMode, MessageRun, draw,
 };
+use anabranch_transport::{Operation, Route, Scope, Support};
 
 use super::super::link;
 use super::region::{Grid, OPERATION, Region, words};

@@ -6,11 +6,11 @@ pub(crate) mod region;
 mod speed;
 
 use anabranch::config::ByteSize;
-use anabranch::jit::{KernelSpec, KernelUnit};
-use anabranch::rdma::{Atomics, Provider};
-use anabranch::shmem::for_nic;
 use anabranch::{Config, RuntimeKind, World};
 use anabranch_conformance::shmem::{ATOMICS_UNIT, AtomicRun, COPY_UNIT, MESSAGE_UNIT};
+use anabranch_hip_jit::{KernelSpec, KernelUnit};
+use anabranch_shmem::for_nic;
+use anabranch_transport_rdma::{Atomics, Provider};
 use anyhow::bail;
 use clap::Args;
 use serde_json::Map;
@@ -67,7 +67,7 @@ const UNITS: [&KernelUnit; 3] = [&COPY_UNIT, &MESSAGE_UNIT, &ATOMICS_UNIT];
 
 /// What a run launches, on routes that need no other form of it.
 pub(crate) fn needed_kernels() -> Vec<KernelSpec> {
-    let barrier = KernelSpec::new(&anabranch::shmem::TEAM_BARRIER_UNIT);
+    let barrier = KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT);
     UNITS.map(KernelSpec::new).into_iter().chain([barrier]).collect()
 }
 

@@ -1,10 +1,10 @@
 //! A part of the symmetric heap and kernels that work on it, on one rank.
 #![expect(unsafe_code, reason = "launching a kernel is the caller's promise")]
 
-use anabranch::hip::{DeviceBuffer, LaunchShape, Stream};
-use anabranch::jit::{DevicePointer, DeviceStruct, Kernel};
-use anabranch::shmem::{DEFAULT_ALIGNMENT, LocalRegistration, SymmetricMemory, Team, TeamView};
 use anabranch::{Error, Group, World};
+use anabranch_hip::{DeviceBuffer, LaunchShape, Stream};
+use anabranch_hip_jit::{DevicePointer, DeviceStruct, Kernel};
+use anabranch_shmem::{DEFAULT_ALIGNMENT, LocalRegistration, SymmetricMemory, Team, TeamView};
 use anyhow::ensure;
 
 use super::super::link;

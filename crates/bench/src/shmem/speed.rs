@@ -1,8 +1,8 @@
 //! Time of single operations from rank 0 to one peer of each route, by one block, many in one launch.
 
-use anabranch::transport::Scope;
 use anabranch::{Error, GlobalRank, World};
 use anabranch_conformance::shmem::{COPY, CopyArgs, CopyCase, CopyKind, draw};
+use anabranch_transport::Scope;
 
 use super::super::link;
 use super::super::statistics::Samples;

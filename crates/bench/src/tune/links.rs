@@ -3,10 +3,10 @@
 
 use std::path::PathBuf;
 
-use anabranch::jit::KernelSpec;
-use anabranch::ranks::{LinkSettings, Nodes};
 use anabranch::{Config, Error, Group, GroupRank, RuntimeKind, World};
 use anabranch_conformance::shmem::{COPY_UNIT, MESSAGE_UNIT};
+use anabranch_hip_jit::KernelSpec;
+use anabranch_ranks::{LinkSettings, Nodes};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use serde::Serialize;
@@ -37,7 +37,7 @@ const STAMPS: u64 = 65;
 
 /// What a run launches.
 pub(crate) fn needed_kernels() -> Vec<KernelSpec> {
-    let mut all = vec![KernelSpec::new(&anabranch::shmem::TEAM_BARRIER_UNIT)];
+    let mut all = vec![KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT)];
     all.extend(device::kernels());
     all.extend([&COPY_UNIT, &MESSAGE_UNIT].map(KernelSpec::new));
     all

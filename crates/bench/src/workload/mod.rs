@@ -16,7 +16,7 @@ pub(crate) use trace::Trace;
 use anabranch_conformance::ep::ElementValues as _;
 use std::ops::Range;
 
-use anabranch::ep::DataType;
+use anabranch_ep::DataType;
 
 /// The input of one rank.
 #[derive(Clone, Debug, PartialEq)]

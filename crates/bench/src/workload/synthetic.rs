@@ -1,8 +1,8 @@
 //! Synthetic tokens and routing: a function of (seed, rank, index).
 
 use super::Error;
-use anabranch::ep::DataType;
 use anabranch_conformance::ep::ElementValues as _;
+use anabranch_ep::DataType;
 
 /// Where synthetic tokens go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

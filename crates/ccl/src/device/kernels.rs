@@ -125,7 +125,7 @@ pub static UNITS: [&KernelUnit; 9] = [
 ];
 
 /// Whether a unit is compiled for each element type.
-pub fn is_typed(unit: &'static KernelUnit) -> bool {
+pub(crate) fn is_typed(unit: &'static KernelUnit) -> bool {
     [&PACKET_REDUCE_UNIT, &BULK_REDUCE_UNIT, &NETWORK_REDUCE_UNIT]
         .iter()
         .any(|typed| std::ptr::eq(*typed, unit))

@@ -74,7 +74,7 @@ impl PipeLayout {
     }
 
     /// Pipes that a message of `bytes` bytes uses. `cut_of` in `ccl/pipe.h` cuts it.
-    pub fn pipes_of(&self, bytes: u64) -> u32 {
+    pub(crate) fn pipes_of(&self, bytes: u64) -> u32 {
         let share = bytes.div_ceil(self.width.into()).next_multiple_of(256);
         let chunk = share.max(self.least_bytes()).min(self.slot_bytes);
         bytes.div_ceil(chunk).clamp(1, self.width.into()) as u32

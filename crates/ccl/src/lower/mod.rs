@@ -175,7 +175,7 @@ fn copies(job: &Job<'_>) -> Reasoned<Vec<PeerCopy>> {
 fn sums(job: &Job<'_>) -> Reasoned<ReduceArgs> {
     match (job.tensors, job.shape.op) {
         (Tensors::One(buffers, _), Some(op)) => {
-            Ok(reduce(job.comm, job.shape, job.plan, op, buffers, uneven_parts(job)))
+            Ok(reduce(job.comm, job.shape, job.plan, op, buffers, uneven_parts(job).as_ref()))
         }
         _ => Err(ONE_TENSOR),
     }
@@ -253,19 +253,19 @@ fn reduce(
     plan: &Plan,
     op: ReduceOp,
     buffers: &Buffers,
-    uneven: Option<[ReducePart; MOST_UNEVEN]>,
+    uneven: Option<&[ReducePart; MOST_UNEVEN]>,
 ) -> ReduceArgs {
     let is_scatter = shape.collective == Collective::ReduceScatter;
     let members = u64::from(shape.members);
     // The longest part stands for all: every member takes part in its steps.
-    let longest = uneven.iter().flatten().map(|part| part.bytes).max();
+    let longest = uneven.into_iter().flatten().map(|part| part.bytes).max();
     let bytes = longest.unwrap_or(shape.bytes());
     let part_bytes = if is_scatter { bytes } else { part_of(shape) };
     let (own_start, total) =
         (u64::from(comm.team.rank) * part_bytes, if is_scatter { bytes * members } else { bytes });
     let own = ReducePart { start: own_start, bytes: part_bytes.min(total.saturating_sub(own_start)) };
     let own = uneven.map_or(own, |parts| parts[comm.team.rank as usize]);
-    let is_aligned = match &uneven {
+    let is_aligned = match uneven {
         Some(parts) => parts.iter().all(|part| part.start.is_multiple_of(16)),
         None => part_bytes.is_multiple_of(16),
     };

@@ -96,7 +96,7 @@ pub fn list(
 
 impl Listed {
     /// Whether the list does not fit into the arguments.
-    pub fn is_long(&self) -> bool {
+    pub(crate) fn is_long(&self) -> bool {
         self.words.len() > MOST_STEP_WORDS
     }
 

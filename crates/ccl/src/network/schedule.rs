@@ -108,22 +108,22 @@ impl Step {
     }
 
     /// Whether the first source is an unrounded sum.
-    pub fn takes_unrounded(&self) -> bool {
+    pub(crate) fn takes_unrounded(&self) -> bool {
         matches!(self.work, Work::Sums { takes_unrounded: true, .. })
     }
 
     /// Whether the targets get the unrounded sum.
-    pub fn gives_unrounded(&self) -> bool {
+    pub(crate) fn gives_unrounded(&self) -> bool {
         matches!(self.work, Work::Sums { gives_unrounded: true, .. })
     }
 
     /// Pieces of a chunk of the first source: more than one if the step unpacks.
-    pub fn pieces_taken(&self) -> u64 {
+    pub(crate) fn pieces_taken(&self) -> u64 {
         if self.work == Work::Unpacks { self.targets.len() as u64 } else { 1 }
     }
 
     /// Pieces of a chunk of the targets: more than one if the step packs.
-    pub fn pieces_given(&self) -> u64 {
+    pub(crate) fn pieces_given(&self) -> u64 {
         if self.work == Work::Packs { self.sources.len() as u64 } else { 1 }
     }
 

@@ -1,7 +1,5 @@
 //! Configuration of communicators.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use anabranch_ranks::{Across, LinkSettings};
@@ -12,87 +10,41 @@ use crate::device::channel::{LEAST_STAGING, MOST_BLOCKS};
 use crate::planner::tuning::Table;
 use crate::types::{Algorithm, Error, Result};
 
-/// Checks of every call beyond the local ones, to find out why a program hangs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Check {
-    /// No check. If members make different calls, they hang until the deadline of the operation, or get wrong results.
-    #[default]
-    Off,
-    /// Compares the calls of all members on the devices before their data moves, also in replayed graphs. A difference is
-    /// [`Error::Mismatch`] on all members, with both calls. Overlapping launches of the communicator are reported, too. Costs a kernel of
-    /// one block and a barrier per call. Only for groups on one node.
-    ///
-    /// Calls are numbered, also in captures: all members capture the same calls and replay what they captured. Of
-    /// [`Call::AllGatherMany`](crate::Call::AllGatherMany) the list is compared: the number of tensors, and the type, the count and, if
-    /// peers write it, the output offset of each tensor in order. Sends and receives are not compared.
-    Fingerprint,
-}
-
-impl Check {
-    /// All values.
-    pub const ALL: [Self; 2] = [Self::Off, Self::Fingerprint];
-
-    /// Name in configurations.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Fingerprint => "fingerprint",
-        }
+anabranch_ranks::word_enum! {
+    /// Checks of every call beyond the local ones, to find out why a program hangs.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    #[non_exhaustive]
+    pub enum Check, name, "check" {
+        /// No check. If members make different calls, they hang until the deadline of the operation, or get wrong results.
+        #[default]
+        Off = "off",
+        /// Compares the calls of all members on the devices before their data moves, also in replayed graphs. A difference is
+        /// [`Error::Mismatch`] on all members, with both calls. Overlapping launches of the communicator are reported, too. Costs a kernel of
+        /// one block and a barrier per call. Only for groups on one node.
+        ///
+        /// Calls are numbered, also in captures: all members capture the same calls and replay what they captured. Of
+        /// [`Call::AllGatherMany`](crate::Call::AllGatherMany) the list is compared: the number of tensors, and the type, the count and, if
+        /// peers write it, the output offset of each tensor in order. Sends and receives are not compared.
+        Fingerprint = "fingerprint",
     }
 }
 
-impl fmt::Display for Check {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// The text names no check.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is no check; allowed are {}", Check::ALL.map(Check::name).join(", "))]
-pub struct UnknownCheck {
-    /// The text.
-    pub given: String,
-}
-
-impl FromStr for Check {
-    type Err = UnknownCheck;
-
-    fn from_str(text: &str) -> Result<Self, UnknownCheck> {
-        let found = Self::ALL.into_iter().find(|check| check.name() == text);
-        found.ok_or_else(|| UnknownCheck { given: text.to_owned() })
-    }
-}
-
-/// What does the barriers before and after the copies of a collective by copy engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum BarrierMode {
-    /// `Stream` on NVIDIA GPUs if all members are mapped, else `Kernel`.
-    #[default]
-    Auto,
-    /// A kernel of one block.
-    Kernel,
-    /// The stream, which writes and waits for words in memory. It needs no compute unit, so that a call makes progress while another kernel
-    /// occupies all of them. All members launch such calls in the same way. In captures kernels do the barriers, because a replay would
-    /// repeat old words.
-    Stream,
-}
-
-impl BarrierMode {
-    /// All values.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Kernel, Self::Stream];
-
-    /// Name in configurations.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Kernel => "kernel",
-            Self::Stream => "stream",
-        }
+anabranch_ranks::word_enum! {
+    /// What does the barriers before and after the copies of a collective by copy engine.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    #[non_exhaustive]
+    pub enum BarrierMode, name, "barrier mode" {
+        /// `Stream` on NVIDIA GPUs if all members are mapped, else `Kernel`.
+        #[default]
+        Auto = "auto",
+        /// A kernel of one block.
+        Kernel = "kernel",
+        /// The stream, which writes and waits for words in memory. It needs no compute unit, so that a call makes progress while another kernel
+        /// occupies all of them. All members launch such calls in the same way. In captures kernels do the barriers, because a replay would
+        /// repeat old words.
+        Stream = "stream",
     }
 }
 

@@ -14,6 +14,6 @@ mod work;
 
 pub use checker::CHECK_OPERATION;
 pub use communicator::{Communicator, MESSAGE_OPERATION, OPERATION};
-pub use config::{BarrierMode, CclConfig, Check, UnknownCheck};
+pub use config::{BarrierMode, CclConfig, Check};
 pub use prepared::Prepared;
 pub use work::Work;

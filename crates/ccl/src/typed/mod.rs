@@ -201,7 +201,7 @@ impl<'a, T: Element> TypedTensor<'a, T> {
     }
 
     /// The tensor with its element type as a value.
-    pub const fn untyped(self) -> Tensor<'a> {
+    pub(crate) const fn untyped(self) -> Tensor<'a> {
         self.tensor
     }
 }

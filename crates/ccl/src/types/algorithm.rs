@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use anabranch_ranks::UnknownWord;
 use serde::{Deserialize, Serialize};
 
 /// An algorithm of collectives.
@@ -83,19 +84,10 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// The text names no algorithm.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is no algorithm; allowed are {}", Algorithm::ALL.map(Algorithm::name).join(", "))]
-pub struct UnknownAlgorithm {
-    /// The text.
-    pub given: String,
-}
-
 impl FromStr for Algorithm {
-    type Err = UnknownAlgorithm;
+    type Err = UnknownWord;
 
-    fn from_str(text: &str) -> Result<Self, UnknownAlgorithm> {
-        let found = Self::ALL.into_iter().find(|algorithm| algorithm.name() == text);
-        found.ok_or_else(|| UnknownAlgorithm { given: text.to_owned() })
+    fn from_str(text: &str) -> Result<Self, UnknownWord> {
+        UnknownWord::find(text, "algorithm", &Self::ALL, Self::name)
     }
 }

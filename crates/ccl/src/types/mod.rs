@@ -7,7 +7,7 @@ mod error;
 mod mismatch;
 mod reduce;
 
-pub use algorithm::{Algorithm, UnknownAlgorithm};
+pub use algorithm::Algorithm;
 pub use anabranch_elements::data_type::{DataType, UnsupportedDataType};
 pub use collective::{Collective, LocationKind, Shape};
 pub use element::{DATA_TYPES, Element};

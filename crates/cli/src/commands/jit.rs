@@ -5,9 +5,11 @@ use std::io::Write;
 use std::sync::Arc;
 
 use anabranch::config::Period;
-use anabranch::jit::{AheadReport, AheadRow, Cache, CacheEntry, CleanRule, Jit, KernelSpec, Outcome, Target};
-use anabranch::rdma::{Atomics, Provider};
 use anabranch::{Environment, compile_jobs, kernel_pipeline};
+use anabranch_hip_jit::{
+    AheadReport, AheadRow, Cache, CacheEntry, CleanRule, Jit, KernelSpec, Outcome, Target,
+};
+use anabranch_transport_rdma::{Atomics, Provider};
 use anyhow::bail;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -75,11 +77,7 @@ impl NicFormat {
             Self::Ionic => (Provider::Ionic, &[Atomics::Standard][..]),
             Self::Posted => (Provider::Posted, &[Atomics::Standard, Atomics::None][..]),
         };
-        let of_both = |atomics: &Atomics| {
-            let of_library = anabranch::nic_kernels(provider, *atomics);
-            of_library.into_iter().chain(anabranch_bench::nic_kernels(provider, *atomics))
-        };
-        atomics.iter().flat_map(of_both).collect()
+        atomics.iter().flat_map(|atomics| anabranch_bench::nic_kernels(provider, *atomics)).collect()
     }
 }
 
@@ -197,8 +195,8 @@ fn show(report: &AheadReport, json: bool) -> anyhow::Result<()> {
 }
 
 /// The error in one line. Of a missing compiler only the first and the last searched place; the doctor lists all.
-fn in_short(error: &anabranch::jit::Error) -> String {
-    let anabranch::jit::Error::NoCompiler { target, looked } = error else { return error.to_string() };
+fn in_short(error: &anabranch_hip_jit::Error) -> String {
+    let anabranch_hip_jit::Error::NoCompiler { target, looked } = error else { return error.to_string() };
     match looked.as_slice() {
         [first, _, _, .., last] => format!(
             "no compiler for {target}; looked in {} places, from {} to {}: `anabranch doctor --verbose` lists them",
@@ -215,7 +213,7 @@ fn in_short(error: &anabranch::jit::Error) -> String {
 
 /// A row for each kernel; of a target without a compiler one for all that need it.
 fn build_rows(report: &AheadReport) -> Vec<BuildRow> {
-    let lacks = |row: &&AheadRow| matches!(row.result, Err(anabranch::jit::Error::NoCompiler { .. }));
+    let lacks = |row: &&AheadRow| matches!(row.result, Err(anabranch_hip_jit::Error::NoCompiler { .. }));
     let mut rows: Vec<BuildRow> = report.rows.iter().filter(|row| !lacks(row)).map(build_row).collect();
     let mut without: BTreeMap<&Target, Vec<&AheadRow>> = BTreeMap::new();
     for row in report.rows.iter().filter(lacks) {

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use anabranch::hip::with_distinct_causes;
-use anabranch::rdma::nics::{ChosenPort, SYSTEM_FOLDER};
+use anabranch_hip::with_distinct_causes;
+use anabranch_transport_rdma::nics::{ChosenPort, SYSTEM_FOLDER};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -138,7 +138,7 @@ fn own_routes(context: &RankContext<'_>) -> Vec<RouteRow> {
         info.map(|info| format!("{} {} {}", info.runtime, info.arch, info.pci)).unwrap_or_default()
     };
     let (nic, nic_reason) = own_nic(world);
-    let row = |route: &anabranch::transport::Route| RouteRow {
+    let row = |route: &anabranch_transport::Route| RouteRow {
         from: world.rank().get(),
         to: route.peer.get(),
         device: device_of(world.rank().index()),

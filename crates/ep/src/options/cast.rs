@@ -3,7 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Fp8Format, UnknownWord, codec::find};
+use anabranch_ranks::UnknownWord;
+
+use super::Fp8Format;
 use anabranch_elements::data_type::DataType;
 
 /// Elements of a block with one scale.
@@ -67,7 +69,7 @@ impl FromStr for DispatchCast {
     type Err = UnknownWord;
 
     fn from_str(text: &str) -> Result<Self, UnknownWord> {
-        find(text, "cast of dispatched rows", &Self::ALL, Self::name)
+        UnknownWord::find(text, "cast of dispatched rows", &Self::ALL, Self::name)
     }
 }
 

@@ -6,20 +6,23 @@ use std::str::FromStr;
 use anabranch_elements::float8::{F8E4m3, F8E4m3Fnuz};
 
 use anabranch_elements::data_type::DataType;
+use anabranch_ranks::UnknownWord;
 
-/// Where the experts' output may be, which decides whether combine pulls or pushes. The plan allocates the windows for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum CombineSource {
-    /// In the slot's combine window, from which the origins pull it.
-    Window,
-    /// In any other buffer, from which combine pushes it to the origins.
-    Buffer,
-    /// In either; each call chooses, the same on all ranks. Both windows share memory of the larger one's size, which is the combine
-    /// window's unless [`EpConfig::max_recv`](crate::EpConfig::max_recv) makes that smaller. With
-    /// [`OnTimeout::Mask`](crate::OnTimeout::Mask) each has its own memory.
-    #[default]
-    Any,
+anabranch_ranks::word_enum! {
+    /// Where the experts' output may be, which decides whether combine pulls or pushes. The plan allocates the windows for it.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum CombineSource, name, "source of experts' output" {
+        /// In the slot's combine window, from which the origins pull it.
+        Window = "window",
+        /// In any other buffer, from which combine pushes it to the origins.
+        Buffer = "buffer",
+        /// In either; each call chooses, the same on all ranks. Both windows share memory of the larger one's size, which is the combine
+        /// window's unless [`EpConfig::max_recv`](crate::EpConfig::max_recv) makes that smaller. With
+        /// [`OnTimeout::Mask`](crate::OnTimeout::Mask) each has its own memory.
+        #[default]
+        Any = "any",
+    }
 }
 
 impl CombineSource {
@@ -31,21 +34,6 @@ impl CombineSource {
     /// Whether rows may be pushed.
     pub const fn pushes(self) -> bool {
         matches!(self, Self::Buffer | Self::Any)
-    }
-
-    /// Its name in configurations and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Window => "window",
-            Self::Buffer => "buffer",
-            Self::Any => "any",
-        }
-    }
-}
-
-impl fmt::Display for CombineSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -157,43 +145,11 @@ impl fmt::Display for CombineCodec {
     }
 }
 
-/// A word that names no codec, cast or source.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is no {what}; allowed are {allowed}")]
-pub struct UnknownWord {
-    /// The word given.
-    pub given: String,
-    /// What it should name.
-    pub what: &'static str,
-    /// The allowed words.
-    pub allowed: String,
-}
-
-pub(crate) fn find<T: Copy>(
-    text: &str,
-    what: &'static str,
-    all: &[T],
-    name: fn(T) -> &'static str,
-) -> Result<T, UnknownWord> {
-    all.iter().copied().find(|one| name(*one) == text).ok_or_else(|| {
-        let allowed = all.iter().map(|one| name(*one)).collect::<Vec<_>>().join(", ");
-        UnknownWord { given: text.to_owned(), what, allowed }
-    })
-}
-
 impl FromStr for CombineCodec {
     type Err = UnknownWord;
 
     fn from_str(text: &str) -> Result<Self, UnknownWord> {
-        find(text, "codec of combined rows", &Self::ALL, Self::name)
-    }
-}
-
-impl FromStr for CombineSource {
-    type Err = UnknownWord;
-
-    fn from_str(text: &str) -> Result<Self, UnknownWord> {
-        find(text, "source of experts' output", &[Self::Window, Self::Buffer, Self::Any], Self::name)
+        UnknownWord::find(text, "codec of combined rows", &Self::ALL, Self::name)
     }
 }
 
@@ -209,7 +165,7 @@ mod tests {
         }
         let refused = "fp6".parse::<CombineCodec>().unwrap_err().to_string();
         assert!(refused.contains("no codec") && refused.contains("fp8_block_fnuz, fp4_block"), "{refused}");
-        for source in [CombineSource::Window, CombineSource::Buffer, CombineSource::Any] {
+        for source in CombineSource::ALL {
             assert_eq!(source.name().parse(), Ok(source));
             assert!(source.pulls() || source.pushes());
         }

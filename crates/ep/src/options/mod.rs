@@ -8,7 +8,7 @@ mod payload;
 
 pub(crate) use cast::BLOCK as CAST_BLOCK;
 pub use cast::DispatchCast;
-pub use codec::{CombineCodec, CombineSource, Fp8Format, UnknownWord};
+pub use codec::{CombineCodec, CombineSource, Fp8Format};
 pub use mask::{MaskCause, MaskedRank, OnTimeout};
-pub use mode::{Mode, UnknownMode};
-pub use payload::{Payload, UnknownPayload};
+pub use mode::Mode;
+pub use payload::Payload;

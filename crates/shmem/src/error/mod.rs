@@ -191,7 +191,7 @@ pub enum Error {
     PassDescriptors {
         /// Which rank, and why.
         #[source]
-        source: anabranch_transport_p2p::ExchangeError,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The heap has no place for a request that is free on all members.
     #[error(

@@ -119,7 +119,7 @@ impl World {
         if let Some(window) = parts.heap.window() {
             let place = parts.transports.built_in_p2p();
             let passed = pass_descriptors(window, place, &collectives, &local, &peers, &offers, deadline);
-            let passed = passed.map_err(|source| Error::PassDescriptors { source });
+            let passed = passed.map_err(|source| Error::PassDescriptors { source: Box::new(source) });
             collectives.agree_by(&group, "pass the heaps' descriptors", passed, deadline)?;
         }
         let connect = || connect(&parts.transports, &device, &peers, &offers, config.heap_bytes, number);

@@ -72,7 +72,7 @@ mod tests {
         assert!(error.contains("device.devices"), "{error}");
         refuse(&[peer(0, "a", RuntimeKind::Host, "0:0"), peer(1, "a", RuntimeKind::Host, "0:0")], false)
             .unwrap();
-        peers[3].process = peers[0].process.clone();
+        peers[3].process = peers[0].process;
         let error = refuse(&peers, true).unwrap_err().to_string();
         assert!(error.contains("rank 3") && !error.contains("device.devices"), "threads: {error}");
     }

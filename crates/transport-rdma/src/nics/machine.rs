@@ -35,7 +35,7 @@ impl Nic {
     }
 
     /// Whether there is no hardware behind it.
-    pub fn is_software(&self) -> bool {
+    pub(crate) fn is_software(&self) -> bool {
         self.place.path.is_none()
     }
 }

@@ -40,12 +40,12 @@ impl PciPath {
     }
 
     /// The host bridge's name.
-    pub fn host_bridge(&self) -> &str {
+    pub(crate) fn host_bridge(&self) -> &str {
         &self.host_bridge
     }
 
     /// The PCI bridges on the way, the root port first.
-    pub fn bridges(&self) -> &[PciAddress] {
+    pub(crate) fn bridges(&self) -> &[PciAddress] {
         &self.ways
     }
 }

@@ -52,7 +52,6 @@ pub struct Link {
 
 impl Link {
     const FLAGS_HOLD: u32 = 1 << 0;
-    const NO_ATOMICS_32: u32 = 1 << 2;
     const NO_ATOMICS_64: u32 = 1 << 3;
     const NO_PEER_TO_PEER: u32 = 1 << 4;
 
@@ -61,18 +60,13 @@ impl Link {
         if self.flags & Self::FLAGS_HOLD == 0 { self.kind == LinkKind::Xgmi } else { self.flags & bit == 0 }
     }
 
-    /// Whether atomics of 32 bits are known to pass.
-    pub fn carries_atomics_32(&self) -> bool {
-        self.allows(Self::NO_ATOMICS_32)
-    }
-
     /// Whether atomics of 64 bits are known to pass. Where they do not, an engine signals with fences.
-    pub fn carries_atomics_64(&self) -> bool {
+    pub(crate) fn carries_atomics_64(&self) -> bool {
         self.allows(Self::NO_ATOMICS_64)
     }
 
     /// Whether the node's engines are known to reach memory at the other end.
-    pub fn reaches_memory(&self) -> bool {
+    pub(crate) fn reaches_memory(&self) -> bool {
         self.allows(Self::NO_PEER_TO_PEER)
     }
 }

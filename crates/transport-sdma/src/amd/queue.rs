@@ -86,7 +86,7 @@ impl AmdEngines {
     ///
     /// # Errors
     /// [`AmdError::LinkLacks`] where the link is not known to carry both; [`AmdError::NoSuchGpu`] or [`AmdError::Partitioned`].
-    pub fn check_link(&self, destination: &GpuAddress) -> AmdResult<()> {
+    pub(crate) fn check_link(&self, destination: &GpuAddress) -> AmdResult<()> {
         let link = self.source.link_to(self.topology.find(destination)?.node);
         match link {
             Some(link) if link.reaches_memory() && link.carries_atomics_64() => Ok(()),

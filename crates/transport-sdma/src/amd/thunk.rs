@@ -17,7 +17,7 @@ pub struct KfdVersion {
 
 impl KfdVersion {
     /// The first with queues on a chosen engine (ROCr asks for it in `SupportsSdmaQueueByEngineId`).
-    pub const QUEUES_BY_ENGINE: Self = Self { major: 1, minor: 17 };
+    pub(crate) const QUEUES_BY_ENGINE: Self = Self { major: 1, minor: 17 };
 }
 
 impl fmt::Display for KfdVersion {

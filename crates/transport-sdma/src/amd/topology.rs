@@ -69,12 +69,12 @@ impl Gpu {
     }
 
     /// All engines, of both classes.
-    pub fn all_engines(&self) -> u32 {
+    pub(crate) fn all_engines(&self) -> u32 {
         self.engines.saturating_add(self.xgmi_engines)
     }
 
     /// The best description of the way to a node: an xGMI link before others, `io_links` before `p2p_links`.
-    pub fn link_to(&self, node: u32) -> Option<&Link> {
+    pub(crate) fn link_to(&self, node: u32) -> Option<&Link> {
         let mut ways = self.links.iter().filter(|link| link.to == node);
         ways.clone().find(|link| link.kind == LinkKind::Xgmi).or_else(|| ways.next())
     }

@@ -3,8 +3,8 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
-use anabranch::hip::{Device, DeviceAddress};
 use anabranch::{Group, GroupRank, World};
+use anabranch_hip::{Device, DeviceAddress};
 
 use super::super::contender::Area;
 use super::error::NcclError;
@@ -83,13 +83,13 @@ impl Communicator {
     }
 
     /// Makes the device current, which is what NCCL takes the device from.
-    pub(super) fn current(&self) -> Result<anabranch::hip::DeviceGuard<'_>, NcclError> {
+    pub(super) fn current(&self) -> Result<anabranch_hip::DeviceGuard<'_>, NcclError> {
         self.device.guard().map_err(|error| NcclError::Call {
             call: "making the device current",
             me: self.me,
             ranks: self.ranks,
             code: error.code().map_or(0, |code| code.0 as i32),
-            words: anabranch::hip::with_causes(&error),
+            words: anabranch_hip::with_causes(&error),
             detail: String::new(),
         })
     }

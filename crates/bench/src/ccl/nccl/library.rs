@@ -133,7 +133,7 @@ impl NcclLibrary {
         }
         // SAFETY: the library is NVIDIA's; its initialisers have no preconditions.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
-            .map_err(|error| anabranch::hip::with_distinct_causes(&error))?;
+            .map_err(|error| anabranch_hip::with_distinct_causes(&error))?;
         let library = ManuallyDrop::new(library);
         let functions = Functions::load(&library).map_err(|symbol| format!("has no {symbol}"))?;
         let mut version = 0;

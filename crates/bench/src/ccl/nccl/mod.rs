@@ -9,8 +9,8 @@ mod operation;
 mod tests;
 mod types;
 
-use anabranch::hip::Stream;
 use anabranch::{Group, GroupRank, World};
+use anabranch_hip::Stream;
 
 use super::contender::{Area, Case, Contender, Description};
 use communicator::{Communicator, SymmetricWindow};
@@ -26,8 +26,8 @@ pub(crate) use nvls::nvls;
 /// [`NcclError::Unsupported`].
 pub(crate) fn check(
     collective: super::collective::Collective,
-    data_type: anabranch::ccl::DataType,
-    reduce: anabranch::ccl::ReduceOp,
+    data_type: anabranch_ccl::DataType,
+    reduce: anabranch_ccl::ReduceOp,
 ) -> Result<(), NcclError> {
     if collective.reduces() { types::reduced_as(data_type, reduce).map(|_| ()) } else { Ok(()) }
 }

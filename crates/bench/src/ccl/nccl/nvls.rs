@@ -6,7 +6,7 @@ use core::ffi::c_int;
 use std::mem::ManuallyDrop;
 
 use anabranch::Environment;
-use anabranch::hip::Device;
+use anabranch_hip::Device;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 /// `CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED` of cuda.h (CUDA 12.1 and later). NCCL asks for it before anything else
@@ -38,7 +38,7 @@ fn multicast(device: &Device) -> Result<bool, String> {
     type Attribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
     // SAFETY: the driver's library, which the nvidia runtime has opened and initialised already.
     let library = unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW | RTLD_LOCAL) }
-        .map_err(|error| anabranch::hip::with_distinct_causes(&error))?;
+        .map_err(|error| anabranch_hip::with_distinct_causes(&error))?;
     let library = ManuallyDrop::new(library);
     // SAFETY: cuda.h: CUresult cuDeviceGet(CUdevice *, int), where CUdevice is an int.
     let get = unsafe { library.get::<Get>("cuDeviceGet") }.map_err(|_| "no cuDeviceGet")?;

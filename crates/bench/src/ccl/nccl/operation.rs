@@ -3,7 +3,7 @@
 
 use core::ffi::c_int;
 
-use anabranch::hip::{DeviceAddress, Stream};
+use anabranch_hip::{DeviceAddress, Stream};
 
 use super::super::collective::Collective;
 use super::super::contender::{Area, Case};

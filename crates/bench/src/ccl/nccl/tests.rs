@@ -6,8 +6,8 @@ use core::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::process::Command;
 
-use anabranch::ccl::{DataType, ReduceOp};
 use anabranch::{Config, Environment, Error, Group, GroupRank, World};
+use anabranch_ccl::{DataType, ReduceOp};
 use clap::ValueEnum as _;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 

@@ -5,7 +5,7 @@
 use core::ffi::c_int;
 
 use super::error::NcclError;
-use anabranch::ccl::{DataType, ReduceOp};
+use anabranch_ccl::{DataType, ReduceOp};
 
 /// `ncclDataType_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +107,7 @@ pub(crate) fn reduced_as(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch::ccl::DATA_TYPES;
+    use anabranch_ccl::DATA_TYPES;
 
     #[test]
     fn every_type_moves_with_all_its_bytes() {

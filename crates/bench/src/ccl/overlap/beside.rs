@@ -6,9 +6,9 @@
 
 use std::cell::RefCell;
 
-use anabranch::hip::{GraphExec, Stream};
-use anabranch::shmem::Team;
 use anabranch::{Error, World};
+use anabranch_hip::{GraphExec, Stream};
+use anabranch_shmem::Team;
 use anyhow::Context as _;
 
 use super::super::super::device::{self, Stamps};

@@ -9,7 +9,7 @@ use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
 use anabranch::Environment;
-use anabranch::hip::{Device, DeviceBuffer, Stream};
+use anabranch_hip::{Device, DeviceBuffer, Stream};
 use anyhow::{Context as _, bail};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -211,7 +211,7 @@ fn open_path(path: &Path) -> Result<Functions, String> {
     let open = |path: &Path| {
         // SAFETY: the library is NVIDIA's; its initialisers have no preconditions.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
-        library.map(ManuallyDrop::new).map_err(|error| anabranch::hip::with_distinct_causes(&error))
+        library.map(ManuallyDrop::new).map_err(|error| anabranch_hip::with_distinct_causes(&error))
     };
     // It needs another library of the same folder, which the loader finds by name once it is open.
     if let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|_| path.is_absolute()) {

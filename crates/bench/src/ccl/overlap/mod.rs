@@ -9,10 +9,10 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use anabranch::ccl::Shape;
-use anabranch::ccl::{Algorithm, Choice, Communicator, DataType, LocationKind, Plan, ReduceOp};
-use anabranch::jit::KernelSpec;
 use anabranch::{Config, Environment, Error, Group, GroupRank, RuntimeKind, World};
+use anabranch_ccl::Shape;
+use anabranch_ccl::{Algorithm, Choice, Communicator, DataType, LocationKind, Plan, ReduceOp};
+use anabranch_hip_jit::KernelSpec;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -73,7 +73,7 @@ const ON_THE_HOST: [u64; 1] = [64 << 10];
 
 /// What a run launches.
 pub(crate) fn needed_kernels(arguments: &OverlapArgs) -> Vec<KernelSpec> {
-    let mut all = vec![KernelSpec::new(&anabranch::shmem::TEAM_BARRIER_UNIT)];
+    let mut all = vec![KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT)];
     all.extend(device::own_kernels());
     all.extend(ours::kernels(arguments.dtype));
     all

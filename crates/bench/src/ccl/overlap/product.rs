@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use anabranch::hip::{DeviceBuffer, LaunchShape, Stream};
-use anabranch::jit::{DevicePointer, KernelSpec, LoadedKernel, PRELUDE, device_struct, kernel_unit};
 use anabranch::{Environment, Error, RuntimeKind, World};
+use anabranch_hip::{DeviceBuffer, LaunchShape, Stream};
+use anabranch_hip_jit::{DevicePointer, KernelSpec, LoadedKernel, PRELUDE, device_struct, kernel_unit};
 use anyhow::bail;
 
 use super::cublas::Cublas;
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_kernel_passes_the_lints_and_inputs_are_exact() {
-        let found = anabranch::jit::lint::lint_source("product.hip", PRODUCT_UNIT.source);
+        let found = anabranch_testkit::lint::lint_source("product.hip", PRODUCT_UNIT.source);
         assert!(found.is_empty(), "{found:#?}");
         for (row, column) in (0..40).flat_map(|row| (0..40).map(move |column| (row, column))) {
             for value in [of_a(row, column), of_b(row, column)] {

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use anabranch::Error;
-use anabranch::ep::launch::LaunchTable;
-use anabranch::ep::{CombineCodec, CombineSource, DataType, DispatchCast, Mode, Payload};
+use anabranch_ep::launch::LaunchTable;
+use anabranch_ep::{CombineCodec, CombineSource, DataType, DispatchCast, Mode, Payload};
 use anyhow::{Context as _, bail};
 use clap::Args;
 

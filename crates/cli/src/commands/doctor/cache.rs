@@ -1,6 +1,6 @@
 //! The cache of compiled kernels.
 
-use anabranch::hip::with_distinct_causes;
+use anabranch_hip::with_distinct_causes;
 use std::path::Path;
 
 use anabranch::{Config, Environment, kernel_pipeline};

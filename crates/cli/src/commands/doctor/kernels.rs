@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use anabranch::hip::{Device, LaunchShape, with_distinct_causes};
-use anabranch::jit::{DevicePointer, Jit, KernelSpec, PRELUDE, Target, device_struct, kernel_unit};
 use anabranch::{Config, Environment, kernel_pipeline};
+use anabranch_hip::{Device, LaunchShape, with_distinct_causes};
+use anabranch_hip_jit::{DevicePointer, Jit, KernelSpec, PRELUDE, Target, device_struct, kernel_unit};
 
 use super::finding::Finding;
 
@@ -74,7 +74,7 @@ fn run(jit: &Jit, device: &Device, patience: Duration) -> Result<Target, String>
     let unit =
         jit.load(device, &KernelSpec::new(&PROBE_UNIT)).map_err(|error| with_distinct_causes(&error))?;
     let kernel = unit.get(PROBE).map_err(|error| with_distinct_causes(&error))?;
-    let hip = |error: anabranch::hip::Error| with_distinct_causes(&error);
+    let hip = |error: anabranch_hip::Error| with_distinct_causes(&error);
     let bytes = (BLOCKS * THREADS * 4) as usize;
     let mut buffer = device.allocate(bytes).map_err(hip)?;
     buffer.fill(0xff).map_err(hip)?;

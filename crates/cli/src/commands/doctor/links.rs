@@ -1,7 +1,7 @@
 //! The peer matrix, probed by real copies.
 
-use anabranch::hip::with_distinct_causes;
-use anabranch::hip::{Device, Result};
+use anabranch_hip::with_distinct_causes;
+use anabranch_hip::{Device, Result};
 
 use super::finding::Finding;
 

@@ -3,16 +3,16 @@
 use std::path::Path;
 
 use anabranch::config::NicDriverName;
-use anabranch::fabric::OfiNics;
-use anabranch::hip::{Device, with_distinct_causes};
-use anabranch::rdma::nics::{
+use anabranch::{Config, RuntimeKind};
+use anabranch_hip::{Device, with_distinct_causes};
+use anabranch_shmem::RdmaConfig;
+use anabranch_transport::TransportKind;
+use anabranch_transport_ofi::OfiNics;
+use anabranch_transport_rdma::nics::{
     Assignment, ChosenPort, LibraryStatus, Machine, Nic, NicFilter, PciLocation, SYSTEM_FOLDER, assign,
     choose_gid, find_libraries,
 };
-use anabranch::rdma::{MachineDriver, MachineNics, Provider};
-use anabranch::shmem::RdmaConfig;
-use anabranch::transport::TransportKind;
-use anabranch::{Config, RuntimeKind};
+use anabranch_transport_rdma::{MachineDriver, MachineNics, Provider};
 use serde_json::Value;
 
 use super::finding::Finding;
@@ -290,7 +290,7 @@ fn library(machine: &Machine, status: &LibraryStatus) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use anabranch::rdma::nics::{Gid, GidKind, LinkLayer, NicLibrary, PciPath, Port, PortState};
+    use anabranch_transport_rdma::nics::{Gid, GidKind, LinkLayer, NicLibrary, PciPath, Port, PortState};
 
     use super::super::finding::Status;
     use super::*;

@@ -1,9 +1,9 @@
 //! The three runtimes and their devices.
 
-use anabranch::hip::with_distinct_causes;
-use anabranch::hip::{Device, DeviceOrdinal, Runtime};
-use anabranch::shmem::HeapMode;
-use anabranch::{Config, Environment, ProcessLayout, RuntimeKind, open_runtime, runtime_config};
+use anabranch::{Config, Environment, ProcessLayout, RuntimeKind, open_runtime};
+use anabranch_hip::with_distinct_causes;
+use anabranch_hip::{Device, DeviceOrdinal, Runtime};
+use anabranch_shmem::HeapMode;
 
 use super::finding::{Finding, size};
 
@@ -33,9 +33,7 @@ pub(super) fn open(
         config.device.devices = None;
         config.device.first = 0;
     }
-    let opened = runtime_config(&config, ProcessLayout::Threads { ranks }, environment)
-        .and_then(|settings| open_runtime(kind, &settings));
-    match opened {
+    match open_runtime(&config, ProcessLayout::Threads { ranks }, environment) {
         Err(error) => (None, vec![absent(kind, wanted, &with_distinct_causes(&error))]),
         Ok(runtime) => {
             let found = examine(&runtime, wanted);

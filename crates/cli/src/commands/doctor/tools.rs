@@ -1,9 +1,9 @@
 //! Compilers for every kind of target.
 
-use anabranch::hip::with_distinct_causes;
-use anabranch::jit::CompileMode;
-use anabranch::jit::{CompilerSetting, Target, TargetKind};
 use anabranch::{Config, Environment, kernel_pipeline};
+use anabranch_hip::with_distinct_causes;
+use anabranch_hip_jit::CompileMode;
+use anabranch_hip_jit::{CompilerSetting, Target, TargetKind};
 
 use super::finding::Finding;
 

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use anabranch::config::Period;
-use anabranch::jit::Jit;
 use anabranch::{Environment, kernel_pipeline};
+use anabranch_hip_jit::Jit;
 use anabranch_sim::{
     Case, CaseError, End, Found, FoundError, Protocol, Scenario, ScenarioError, SearchOptions, ShrinkOptions,
     Shrunk, check_mutant, scenario, search, shrink, write_trace,

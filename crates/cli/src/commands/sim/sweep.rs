@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use anabranch::jit::Jit;
+use anabranch_hip_jit::Jit;
 use anabranch_sim::{Case, Sweep, SweepOptions, SweepReport, sweep};
 use clap::Args;
 use serde::Serialize;
