@@ -118,11 +118,13 @@ impl Step {
     }
 
     /// Pieces of a chunk of the first source: more than one if the step unpacks.
+    #[cfg(any(test, feature = "model"))]
     pub(crate) fn pieces_taken(&self) -> u64 {
         if self.work == Work::Unpacks { self.targets.len() as u64 } else { 1 }
     }
 
     /// Pieces of a chunk of the targets: more than one if the step packs.
+    #[cfg(any(test, feature = "model"))]
     pub(crate) fn pieces_given(&self) -> u64 {
         if self.work == Work::Packs { self.sources.len() as u64 } else { 1 }
     }

@@ -53,6 +53,7 @@ pub(super) const INTERNAL: &[(&str, &[&str])] = &[
             "reserve",
         ],
     ),
+    ("hip::Device", &["record_call", "start_trace"]),
     ("hip::DeviceBuffer", &["ipc_handle"]),
     ("hip::Runtime", &["api", "driver", "engines", "new"]),
     ("jit::CompileError", &["diagnostics"]),

@@ -13,14 +13,12 @@ struct Making {
     more: &'static [&'static str],
 }
 
-const MAKING: [Making; 8] = [
+const MAKING: [Making; 7] = [
     Making { name: "float8", before: "", after: " =", more: &[] },
     // Its names are in the macro.
     Making { name: "hip_table", before: "\n", after: "{", more: &["HipApi"] },
     Making { name: "operators", before: "", after: " =>", more: &[] },
     Making { name: "rank_type", before: "", after: ",", more: &[] },
-    // Methods of one type.
-    Making { name: "setters", before: "", after: ";", more: &["EpConfig"] },
     Making { name: "settings", before: "", after: " {", more: &["SETTINGS"] },
     Making { name: "word_enum", before: "pub enum ", after: ",", more: &[] },
     Making { name: "words", before: "", after: " {", more: &[] },
@@ -390,6 +388,10 @@ impl Sources {
     fn call(&mut self, head: &str, lines: &[&str], module: &str) {
         let called = head.split_once('!').map_or("", |(path, _)| path);
         let called = called.rsplit("::").next().unwrap_or_default();
+        if called == "setters" {
+            self.setters(lines, module);
+            return;
+        }
         let Some(making) = MAKING.iter().find(|making| making.name == called) else { return };
         let text = joined(lines);
         let names = text.match_indices(making.after).filter_map(|(at, _)| {
@@ -406,5 +408,15 @@ impl Sources {
             text: shown(&text, &[]),
             members: Vec::new(),
         });
+    }
+
+    /// The builder's methods that `setters!` makes, which lists each as a field and its type.
+    fn setters(&mut self, lines: &[&str], module: &str) {
+        let fields = lines.iter().filter_map(|line| line.trim().strip_suffix(';')?.split_once(": "));
+        let fields = fields.filter(|(field, _)| !field.starts_with("//"));
+        let members =
+            fields.map(|(field, of)| format!("pub fn {field}(mut self, value: {of}) -> Self")).collect();
+        let (head, own) = ("impl EpConfig".to_owned(), "EpConfig".to_owned());
+        self.impls.push(Impl { module: module.to_owned(), head, own, of: None, members });
     }
 }
