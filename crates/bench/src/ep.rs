@@ -392,12 +392,8 @@ impl<'a> EpBench<'a> {
         let mut rows = Vec::new();
         for (index, &(op, ..)) in self.intervals().iter().enumerate() {
             let crosses = index < crossing_bytes.len() || self.replay.is_some();
-            let samples = Samples::new(slowest_of_ranks(&link::gather(
-                world,
-                world.group(),
-                "ep times",
-                &times[index],
-            )?));
+            let times = link::gather(world, world.group(), "ep times", &times[index])?;
+            let samples = Samples::new(slowest_of_ranks(&times));
             let speed = gigabytes_per_second(moved[index], samples.median());
             let row = Row {
                 op: op.to_owned(),

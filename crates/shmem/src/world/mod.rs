@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use anabranch_bootstrap::{Deadline, LossObserver, Rendezvous};
-use anabranch_hip::{Device, DeviceAddress, HostCall, Kernel, Stream};
+use anabranch_hip::{Device, DeviceAddress, HostCall, Stream};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{DevicePointer, Jit};
 use anabranch_ranks::{GlobalRank, Group, Nodes};
@@ -319,46 +319,6 @@ impl World {
     /// not known to be done.
     pub fn note_done(&self, launch: u64) {
         self.inner.collectives.activity().is_done(launch);
-    }
-
-    /// Blocks of the kernel that the device runs at the same time. `local_bytes` counts all dynamic local memory, the
-    /// prelude's part included.
-    ///
-    /// # Errors
-    /// The code of the occupancy query.
-    pub fn max_resident_blocks(&self, kernel: &Kernel, block_threads: u32, local_bytes: u32) -> Result<u32> {
-        let each = kernel.blocks_per_multiprocessor(block_threads, local_bytes)?;
-        Ok(each.saturating_mul(self.multiprocessors()))
-    }
-
-    /// Multiprocessors for kernels of this rank: the device's, divided by the ranks that share it
-    /// ([`WorldConfig::share_devices`](crate::WorldConfig::share_devices)); at least 1.
-    pub fn multiprocessors(&self) -> u32 {
-        sharing::part_of(self.inner.device.multiprocessors(), &self.inner.local, &self.inner.peers)
-    }
-
-    /// Takes a share of the device for a kernel whose `blocks` blocks wait for peers, where `resident` of its blocks fit.
-    /// Hold the permit while launches of it may be in flight.
-    ///
-    /// # Errors
-    /// [`Error::Residency`] when such kernels together would not fit.
-    pub(crate) fn reserve_residency(&self, blocks: u32, resident: u32) -> Result<ResidencyPermit> {
-        self.inner.residency.take(blocks, resident)
-    }
-
-    /// Takes a share of the device for `kernels` equal kernels in flight at once, whose blocks wait for peers: each gets the most
-    /// blocks that still fit, up to `blocks` ([`ResidencyPermit::blocks`]). `resident` blocks of the kernel fit on the device.
-    /// Hold the permit while launches may be in flight.
-    ///
-    /// # Errors
-    /// [`Error::Residency`] when not even one block of each fits.
-    pub fn reserve_residency_up_to(
-        &self,
-        kernels: u32,
-        blocks: u32,
-        resident: u32,
-    ) -> Result<ResidencyPermit> {
-        self.inner.residency.take_up_to(kernels, blocks, resident)
     }
 
     /// Gives this rank's bytes to every member of the group and returns all members' bytes in group order. Collective.
