@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """`torch.distributed.all_reduce` through the backend anabranch beside NCCL's (gloo's on the CPU), and dispatch and combine, as a table.
 
-    torchrun --nproc-per-node 2 scripts/torch_bench.py [--largest 1G] [--dtype bf16] [--calls 50]
+    torchrun --nproc-per-node 2 scripts/torch_bench.py [--largest 1G] [--dtype bf16] [--calls 50] [--one-gpu]
 
 Microseconds of a call, of the slowest rank; the median of five runs of `--calls` calls. `eager` is the time of calls one after the other,
 `graph` that of as many calls in one CUDA graph, `host` the time until an eager call returns. `heap` has the tensor in the symmetric heap
-(`anabranch.torch.empty`). Without a GPU the ranks use the host runtime, a call is waited for, and there is no `host` and no `graph`.
+(`anabranch.torch.empty`). `--one-gpu` runs all ranks on the first GPU, which NCCL cannot: start MPS before. Without a GPU the ranks use the host runtime, a call is waited for, and there is no `host` and no `graph`.
 """
 
 import argparse
@@ -100,7 +100,7 @@ def all_reduces(clock: Clock, groups: dict, dtype: torch.dtype, largest: int) ->
     sizes = [16, *(size for size in (1 << exponent for exponent in range(10, 31, 2)) if size <= largest)]
     calls = clock.calls
     for name, (group, is_heap) in groups.items():
-        head(f"all_reduce {name}, bytes", "host", "eager", "graph", "GB/s")
+        head(f"all_reduce {name}, bytes", "host", "eager", "graph", "algbw GB/s")
         for nbytes in sizes:
             # The long ones say as much with fewer calls.
             clock.calls = max(2, min(calls, (4 << 30) // nbytes))
@@ -171,14 +171,18 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=7168)
     parser.add_argument("--experts", type=int, default=256)
     parser.add_argument("--top-k", type=int, default=8)
+    parser.add_argument("--one-gpu", action="store_true", help="run all ranks on the first GPU, without NCCL")
     arguments = parser.parse_args()
     if "LOCAL_RANK" not in os.environ:
         sys.exit("start it with torchrun --nproc-per-node N")
     is_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if is_gpu else torch.device("cpu")
+    has_nccl = is_gpu and not arguments.one_gpu
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) if has_nccl else 0) if is_gpu else torch.device("cpu")
+    if is_gpu and arguments.one_gpu:
+        os.environ["ANABRANCH__DEVICE__DEVICES"] = str([0] * int(os.environ["LOCAL_WORLD_SIZE"]))
     if is_gpu:
         torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if is_gpu else "gloo")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if has_nccl else "gloo")
     gloo = dist.new_group(backend="gloo")
     # Staging in the heap, and the largest tensor.
     largest = arguments.largest or (1 << 30 if is_gpu else 1 << 20)
@@ -187,7 +191,9 @@ def main() -> None:
     if dist.get_rank() == 0:
         where = torch.cuda.get_device_name() if is_gpu else f"{os.cpu_count()} cores"
         print(f"torch {torch.__version__}, {dist.get_world_size()} ranks, {where}, {arguments.dtype}")
-    groups = {"anabranch": (ours, False), "anabranch heap": (ours, True), "nccl" if is_gpu else "gloo": (dist.group.WORLD, False)}
+    groups = {"anabranch": (ours, False), "anabranch heap": (ours, True)}
+    if has_nccl or not is_gpu:
+        groups["nccl" if is_gpu else "gloo"] = (dist.group.WORLD, False)
     clock = Clock(device, gloo, arguments.calls)
     all_reduces(clock, groups, DTYPES[arguments.dtype], largest)
     expert_parallel(clock, arguments.tokens, arguments.hidden, arguments.experts, arguments.top_k)

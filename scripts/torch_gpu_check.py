@@ -3,8 +3,8 @@
 
     python3 scripts/torch_gpu_check.py [--ranks N] [--one-gpu] [--only NAME ...] [--cpu]
 
-Each check runs in processes of its own, one for each GPU (`--ranks`: fewer). `--one-gpu` runs all ranks, 2 by default, on the first GPU, which
-they share in time. `--cpu` runs on the host runtime the checks that capture no graph.
+Each check runs in processes of its own, one for each GPU (`--ranks`: fewer). `--one-gpu` runs all ranks, 2 by default, on the first GPU: start
+MPS before (`nvidia-cuda-mps-control -d`), or they share it in time slices. `--cpu` runs on the host runtime the checks that capture no graph.
 """
 
 import argparse

@@ -159,6 +159,10 @@ fn rdma(config: &Config) -> Result<(), Problem> {
 
 /// What the crates below check of their parts.
 fn libraries(config: &Config) -> Result<(), Problem> {
+    // To the library 0 means that no size is set.
+    require(config.heap.bytes != Some(ByteSize(0)), "heap.bytes", || {
+        "is 0; leave it out to have it chosen".into()
+    })?;
     crate::world::world_config(config).check().map_err(|error| match error {
         anabranch_shmem::Error::Config { field, given, expected } => {
             (field, format!("is {given}; allowed is {expected}"))

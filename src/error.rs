@@ -38,7 +38,7 @@ pub enum Error {
     NoCacheDirectory,
     /// More ranks on this machine than devices.
     #[error(
-        "{ranks} ranks on this machine, but {available}; real GPUs run one rank each, so start at most that many"
+        "{ranks} ranks on this machine, but {available}; start at most that many; processes share a GPU, in tests, where device.devices lists it more than once"
     )]
     TooManyRanks {
         /// Ranks on this machine.

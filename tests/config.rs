@@ -100,6 +100,7 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
         ("[heap]\nbytes = \"1.3 B\"\n", &["line 2: heap.bytes: ", "no whole number of bytes"]),
         ("[heap]\nbytes = -5\n", &["line 2: heap.bytes: ", "negative"]),
         ("[heap]\nbytes = true\n", &["line 2: heap.bytes: ", "a size such as"]),
+        ("[heap]\nbytes = 0\n", &["line 2: heap.bytes: ", "leave it out"]),
         ("[heap]\nbytes = 17\n", &["line 2: heap.bytes: ", "(1 MiB)"]),
         ("[heap]\nmode = \"virtual\"\n", &["line 2: heap.mode: ", "\"virtual\"", "static, flat"]),
         ("[deadline]\noperation = 10\n", &["line 2: deadline.operation: "]),

@@ -166,6 +166,15 @@ fn scalars_of_another_type_or_alignment_are_refused() {
             text,
             format!("a tensor of f32 starts at {at}, which is no multiple of the element's size")
         );
+        // Blocks read it at different times.
+        let (at, text) = refused(INPUT + 8, DataType::F32);
+        assert_eq!(
+            text,
+            format!(
+                "all_reduce: output {} and input {at} overlap; the scalar in device memory must not be in the output",
+                memory.address().offset(INPUT)
+            )
+        );
         Ok(())
     }));
 }

@@ -147,8 +147,8 @@ impl Communicator {
         call: impl for<'a> FnOnce(&'a [Array], Run<'_>) -> Result<ccl::Work, ccl::Error> + Send,
     ) -> PyResult<Work> {
         self.state.live()?;
-        self.state.release();
         let stream = self.state.stream(py, stream, arrays.first())?;
+        self.state.release_before(&stream);
         // No error becomes an exception in here: that takes the interpreter's lock, and others may hold it and wait for this mutex.
         let result = py.detach(|| {
             let event = self.state.event(&stream).map_err(anabranch::Error::from)?;

@@ -159,9 +159,10 @@ impl State {
         }
         let address = match given {
             Some(given) => Some(stream_address(given)?),
-            None => match array {
-                Some(array) => array.current_stream(py, self.home)?,
+            // Memory of the heap knows no stream.
+            None => match array.map(|array| array.current_stream(py, self.home)).transpose()?.flatten() {
                 None => default_stream(py, self.home)?,
+                known => known,
             },
         };
         let address = address.ok_or_else(|| {
@@ -192,7 +193,14 @@ impl State {
         self.inflight.lock().unwrap_or_else(PoisonError::into_inner).held.push((event, objects));
     }
 
-    /// Lets go of what no launch uses any more. Called while the interpreter's lock is held.
+    /// [`Self::release`] before a launch on this stream; nothing under capture, which a thread's query of an event invalidates.
+    pub(crate) fn release_before(&self, stream: &Stream) {
+        if !stream.is_capturing().unwrap_or(true) {
+            self.release();
+        }
+    }
+
+    /// Lets go of what no launch uses any more. Called while the interpreter's lock is held, and not while this thread captures.
     pub(crate) fn release(&self) {
         let over: Vec<_> = {
             let mut inflight = self.inflight.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,7 +4,7 @@ use anabranch_shmem::Team;
 
 use crate::call::Call;
 use crate::call::tensor::Tensor;
-use crate::types::{Collective, Error, Result, Shape};
+use crate::types::{Collective, Error, ReduceOp, Result, Shape};
 
 /// Checks that tensors are aligned to their elements, and that output and input are disjoint or in place.
 ///
@@ -23,9 +23,18 @@ pub(crate) fn check(call: &Call<'_>, shape: &Shape, team: &Team) -> Result<()> {
     for tensor in [&output, &input].into_iter().flatten() {
         check_alignment(tensor, team)?;
     }
+    if let (Some(output), Some(scalar)) = (&output, shape.op.and_then(ReduceOp::device_scalar)) {
+        // Blocks read it when they begin, and others may have written their part of the output by then.
+        let (to, at) = (output.address(team)?.0, scalar.address().0);
+        if at < to + output.bytes() && to < at + u64::from(output.data_type().bytes()) {
+            let allowed = "the scalar in device memory must not be in the output";
+            return Err(Error::Overlap { collective: shape.collective, output: to, input: at, allowed });
+        }
+    }
     let (Some(output), Some(input)) = (output, input) else { return Ok(()) };
     let (to, from) = (output.address(team)?.0, input.address(team)?.0);
-    if to + output.bytes() <= from || from + input.bytes() <= to {
+    let is_empty = output.bytes() == 0 || input.bytes() == 0;
+    if is_empty || to + output.bytes() <= from || from + input.bytes() <= to {
         return Ok(());
     }
     let mine = team.rank().index() as u64 * shape.bytes();

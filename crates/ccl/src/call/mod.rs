@@ -324,7 +324,8 @@ impl Call<'_> {
             let allowed = format!("the tensors' {data_type}");
             return Err(Error::Type { collective: self.collective(), what: "the scalar", given, allowed });
         }
-        if !address.is_multiple_of(u64::from(data_type.bytes())) {
+        // Kernels take address 0 for a scalar of the host.
+        if address == 0 || !address.is_multiple_of(u64::from(data_type.bytes())) {
             return Err(Error::Alignment { address, data_type });
         }
         Ok(())

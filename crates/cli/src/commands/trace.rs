@@ -29,14 +29,18 @@ pub(crate) fn run(arguments: &TraceArgs) -> anyhow::Result<()> {
     let folder = std::path::absolute(scratch.join(format!("anabranch-trace-{}", std::process::id())))?;
     fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let ended = run_with(&arguments.run, vec![("ANABRANCH_TRACE", folder.clone().into_os_string())]);
-    let merged = anabranch::trace::merge(&folder);
+    let shown = arguments.output.display();
+    let parts = || format!("the parts stay in {}", folder.display());
+    let merged = anabranch::trace::merge(&folder).with_context(parts)?;
+    if let Some(picture) = &merged {
+        fs::write(&arguments.output, picture)
+            .with_context(|| format!("cannot write {shown}; {}", parts()))?;
+    }
     if let Err(error) = fs::remove_dir_all(&folder) {
         tracing::warn!(folder = %folder.display(), %error, "the parts of the trace stay");
     }
-    let shown = arguments.output.display();
-    match merged? {
-        Some(picture) => {
-            fs::write(&arguments.output, picture).with_context(|| format!("cannot write {shown}"))?;
+    match merged {
+        Some(_) => {
             // A closed standard error cannot be reported anywhere.
             let _ = writeln!(
                 std::io::stderr(),

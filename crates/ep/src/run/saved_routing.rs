@@ -143,7 +143,8 @@ impl ExpertParallel {
     ///
     /// # Safety
     /// With `tokens`, the memory has a routing that this plan saved on this rank, for as many tokens, in the order of the streams that use
-    /// it. It stays valid until all work with the routing is over.
+    /// it. Without, no dispatch with the routing runs before work that saves one into it. The memory stays valid, and nothing else writes it,
+    /// until all work with the routing is over.
     ///
     /// [`Plan::routing_bytes`]: crate::Plan::routing_bytes
     pub unsafe fn routing_in(&self, memory: DeviceSlice, tokens: Option<u32>) -> Result<Routing> {

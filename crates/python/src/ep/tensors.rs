@@ -148,7 +148,7 @@ impl ExpertParallel {
         call: impl FnOnce(&ep::ExpertParallel, &Stream) -> ep::Result<T> + Send,
     ) -> PyResult<T> {
         let state = &self.inner.state;
-        state.release();
+        state.release_before(stream);
         let result = py.detach(|| {
             let event = state.event(stream)?;
             let value = call(&self.inner.ep, stream)?;

@@ -5,7 +5,7 @@ use anabranch_transport::PeerInfo;
 
 use crate::error::{Error, Result};
 
-/// Whether two ranks use one GPU. The machine made of CPU threads runs all blocks of all kernels, so there no two do.
+/// Whether two ranks use one GPU. Ranks of the host runtime never count as sharing: its machine runs all blocks of all kernels.
 fn share(first: &PeerInfo, second: &PeerInfo) -> bool {
     let same = first.same_host(second) && first.runtime == second.runtime && first.pci == second.pci;
     same && second.runtime != RuntimeKind::Host.to_string()
@@ -30,7 +30,7 @@ pub(super) fn refuse(peers: &[PeerInfo], allowed: bool) -> Result<()> {
     Ok(())
 }
 
-/// One rank's part of its device's multiprocessors, at least 1: kernels of all ranks on it that wait for each other fit together.
+/// One rank's part of its device's multiprocessors, at least 1, so that the same kernels of all ranks on it fit together.
 pub(super) fn part_of(multiprocessors: u32, local: &PeerInfo, peers: &[PeerInfo]) -> u32 {
     let sharing = peers.iter().filter(|peer| share(peer, local)).count();
     (multiprocessors / sharing.max(1) as u32).max(1)

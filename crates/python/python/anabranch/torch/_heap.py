@@ -20,12 +20,16 @@ class Heap:
         # By address, which `_starts` has in order: the memory, its ranks, and whether a pool keeps it.
         self._entries: dict[int, tuple[anabranch.Memory, frozenset[int], bool]] = {}
         self._starts: list[int] = []
-        self._pools: dict[tuple[tuple[int, ...], int], deque[anabranch.Memory]] = {}
+        self._pools: dict[tuple[tuple[int, ...], int, int], deque[anabranch.Memory]] = {}
 
     def _allocate(self, size: int, ranks: tuple[int, ...], is_pooled: bool) -> anabranch.Memory:
-        for start, (memory, _, of_pool) in list(self._entries.items()):
-            if not of_pool and not memory.is_exported:
-                del self._entries[start]
+        dropped = [start for start, (memory, _, of_pool) in self._entries.items() if not of_pool and not memory.is_exported]
+        if dropped and self._device.type == "cuda":
+            # Kernels of torch may still use what the program has dropped.
+            torch.cuda.synchronize(self._device)
+        for start in dropped:
+            del self._entries[start]
+        self._starts = sorted(self._entries)
         memory = self._world.empty(size, "uint8", ranks=[self._numbers[rank] for rank in ranks], tag="torch")
         self._entries[memory.data_ptr] = (memory, frozenset(ranks), is_pooled)
         self._starts = sorted(self._entries)
@@ -41,7 +45,9 @@ class Heap:
         nbytes = size * dtype.itemsize
         if nbytes == 0:
             return torch.empty(0, dtype=dtype, device=self._device)
-        pool = self._pools.setdefault((ranks, nbytes), deque())
+        # A pool for each stream, as torch's allocator has: what one stream still uses is given to no other.
+        stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
+        pool = self._pools.setdefault((ranks, nbytes, stream), deque())
         # In turn, and not any that is free: all ranks then take the same one, or one of them waits for the others to allocate.
         if pool and not pool[0].is_exported:
             memory = pool.popleft()
