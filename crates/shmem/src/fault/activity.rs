@@ -200,10 +200,15 @@ impl Activity {
         let last = match (open.first(), state.launched.back()) {
             (Some(first), _) => {
                 let at_least = if state.launched.len() == REMEMBERED { "at least " } else { "" };
-                let more = if open.len() > 1 {
-                    format!(", and {at_least}{} more after it", open.len() - 1)
-                } else {
-                    String::new()
+                let more = match &open[1..] {
+                    [] => String::new(),
+                    [.., newest] => {
+                        format!(
+                            ", and {at_least}{} more after it, at last {}",
+                            open.len() - 1,
+                            newest.words()
+                        )
+                    }
                 };
                 format!("it launched {} {:?} before{more}", first.words(), since(&first.at))
             }
@@ -256,7 +261,11 @@ mod tests {
             "{text}"
         );
         assert_eq!(activity.of_team(2, OPERATION).unwrap(), "call 2 of communicator 2, all_reduce of 4 f32");
-        assert!(activity.doing().ends_with("and at least 63 more after it"), "{}", activity.doing());
+        let doing = activity.doing();
+        assert!(
+            doing.contains("and at least 63 more after it, at last call 200 of communicator 1"),
+            "{doing}"
+        );
         activity.stream_is_done(10, u64::MAX);
         activity.launched(1, 10, note("communicator 1", 201));
         assert_eq!(
