@@ -350,7 +350,7 @@ def run_check(name: str, ranks: int, is_cpu: bool, is_one_gpu: bool) -> list[tup
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, help="ranks (default: the GPUs; on one GPU and on the CPU 2)")
+    parser.add_argument("--ranks", type=int, help="ranks (default: the GPUs; with --one-gpu or --cpu 2)")
     parser.add_argument("--only", nargs="*", help="names of checks")
     parser.add_argument("--cpu", action="store_true", help="run on the host runtime")
     parser.add_argument("--one-gpu", action="store_true", help="run all ranks on the first GPU")
@@ -365,6 +365,8 @@ def main() -> None:
     if unknown:
         sys.exit(f"no checks {sorted(unknown)}; there are {', '.join(CHECKS)}")
     ranks = arguments.ranks or (2 if arguments.cpu or arguments.one_gpu else torch.cuda.device_count())
+    if ranks < 2 and arguments.ranks is None:
+        sys.exit("one GPU, so one rank, which exchanges nothing: give --one-gpu for two ranks on it, or --ranks 1")
     print(f"torch {torch.__version__}, {ranks} ranks, {'host runtime' if arguments.cpu else torch.cuda.get_device_name()}", flush=True)
     failed = 0
     for name in arguments.only or CHECKS:
