@@ -2,7 +2,8 @@
 //!
 //! A block that waits holds its place until the peer has come. Kernels whose blocks all wait must therefore fit on the
 //! device together, or one that is waited for may never start. Each kernel in flight takes the share
-//! `blocks / resident blocks of that kernel`; the shares may not exceed the whole.
+//! `blocks / resident blocks of that kernel`; the shares may not exceed the whole. A grid that can be smaller takes at most half of
+//! what is left, so that those that come later (communicators of other groups, barriers of teams) find room.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,9 +54,9 @@ impl World {
         self.inner.residency.take(blocks, resident)
     }
 
-    /// Takes a share of the device for `kernels` equal kernels in flight at once, whose blocks wait for peers: each gets the most
-    /// blocks that still fit, up to `blocks` ([`ResidencyPermit::blocks`]). `resident` blocks of the kernel fit on the device.
-    /// Hold the permit while launches may be in flight.
+    /// Takes a share of the device for `kernels` equal kernels in flight at once, whose blocks wait for peers: each gets up to
+    /// `blocks` ([`ResidencyPermit::blocks`]), all of them together at most half of what is left, and at least one each.
+    /// `resident` blocks of the kernel fit on the device. Hold the permit while launches may be in flight.
     ///
     /// # Errors
     /// [`Error::Residency`] when not even one block of each fits.
@@ -81,7 +82,7 @@ impl Residency {
         }
     }
 
-    /// The most blocks, up to `blocks`, that `kernels` kernels can have each.
+    /// Up to `blocks` for each of `kernels` kernels, from half of what is left.
     pub(crate) fn take_up_to(
         self: &Arc<Self>,
         kernels: u32,
@@ -91,7 +92,8 @@ impl Residency {
         let (kernels, resident) = (kernels.max(1), resident.max(1));
         let fitting = |taken: u32| {
             let left = u64::from(WHOLE.saturating_sub(taken)) * u64::from(resident) / u64::from(WHOLE);
-            u64::from(blocks).min(left / u64::from(kernels)) as u32
+            let each = left / u64::from(kernels);
+            u64::from(blocks).min((each / 2).max(each.min(1))) as u32
         };
         let taken = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
             let each = fitting(taken);
@@ -153,18 +155,29 @@ mod tests {
     }
 
     #[test]
-    fn grids_shrink_to_what_is_left_but_not_to_nothing() {
+    fn grids_take_half_of_what_is_left_and_at_least_one_block() {
         let residency = Arc::new(Residency::default());
-        let first = residency.take_up_to(2, 4, 16).unwrap();
-        assert_eq!(first.blocks(), 4);
+        let first = residency.take_up_to(2, 3, 16).unwrap();
+        assert_eq!(first.blocks(), 3);
         let _barrier = residency.take(1, 64).unwrap();
-        // 7 of 16 are left for two.
-        let second = residency.take_up_to(2, 4, 16).unwrap();
-        assert_eq!(second.blocks(), 3);
-        let error = residency.take_up_to(2, 4, 16).unwrap_err();
-        assert!(matches!(error, Error::Residency { asked: 2, resident: 16, in_use_percent: 89 }), "{error}");
-        drop((first, second));
-        assert_eq!(residency.take_up_to(1, u32::MAX, 16).unwrap().blocks(), 15);
+        // 9 of 16 are left: 4 for each of two, of which half.
+        let second = residency.take_up_to(2, 3, 16).unwrap();
+        assert_eq!(second.blocks(), 2);
+        let third = residency.take_up_to(2, 3, 16).unwrap();
+        assert_eq!(third.blocks(), 1);
+        let error = residency.take_up_to(4, 3, 16).unwrap_err();
+        assert!(matches!(error, Error::Residency { asked: 4, resident: 16, in_use_percent: 76 }), "{error}");
+        drop((first, second, third));
+        assert_eq!(residency.take_up_to(1, u32::MAX, 16).unwrap().blocks(), 7);
         assert_eq!(residency.take_up_to(3, 5, 333).unwrap().blocks(), 5);
+    }
+
+    #[test]
+    fn ten_communicators_of_the_widest_grid_fit() {
+        let residency = Arc::new(Residency::default());
+        let permits: Vec<_> = (0..10).map(|_| residency.take_up_to(1, 128, 264).unwrap()).collect();
+        let blocks: Vec<_> = permits.iter().map(ResidencyPermit::blocks).collect();
+        assert_eq!(blocks[..4], [128, 67, 34, 17], "{blocks:?}");
+        assert!(blocks.iter().all(|blocks| *blocks > 0), "{blocks:?}");
     }
 }
