@@ -2,8 +2,8 @@
 //!
 //! A block that waits holds its place until the peer has come. Kernels whose blocks all wait must therefore fit on the
 //! device together, or one that is waited for may never start. Each kernel in flight takes the share
-//! `blocks / resident blocks of that kernel`; the shares may not exceed the whole. A grid that can be smaller takes at most half of
-//! what is left, so that those that come later (communicators of other groups, barriers of teams) find room.
+//! `blocks / resident blocks of that kernel`; the shares may not exceed the whole. A grid that would take the last of the device takes
+//! half of what is left instead, so that those that come later (communicators of other groups, barriers of teams) find room.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -54,9 +54,9 @@ impl World {
         self.inner.residency.take(blocks, resident)
     }
 
-    /// Takes a share of the device for `kernels` equal kernels in flight at once, whose blocks wait for peers: each gets up to
-    /// `blocks` ([`ResidencyPermit::blocks`]), all of them together at most half of what is left, and at least one each.
-    /// `resident` blocks of the kernel fit on the device. Hold the permit while launches may be in flight.
+    /// Takes a share of the device for `kernels` equal kernels in flight at once, whose blocks wait for peers: each gets `blocks`
+    /// ([`ResidencyPermit::blocks`]), or, where that would leave less than 1/64 of the device, its part of half of what is left, but
+    /// at least one. `resident` blocks of the kernel fit on the device. Hold the permit while launches may be in flight.
     ///
     /// # Errors
     /// [`Error::Residency`] when not even one block of each fits.
@@ -82,7 +82,7 @@ impl Residency {
         }
     }
 
-    /// Up to `blocks` for each of `kernels` kernels, from half of what is left.
+    /// `blocks` for each of `kernels` kernels, or their part of half of what is left.
     pub(crate) fn take_up_to(
         self: &Arc<Self>,
         kernels: u32,
@@ -92,8 +92,9 @@ impl Residency {
         let (kernels, resident) = (kernels.max(1), resident.max(1));
         let fitting = |taken: u32| {
             let left = u64::from(WHOLE.saturating_sub(taken)) * u64::from(resident) / u64::from(WHOLE);
-            let each = left / u64::from(kernels);
-            u64::from(blocks).min((each / 2).max(each.min(1))) as u32
+            let (each, wanted) = (left / u64::from(kernels), u64::from(blocks));
+            let leaves_room = wanted.saturating_mul(u64::from(kernels)) + u64::from(resident) / 64 <= left;
+            if leaves_room { blocks } else { wanted.min((each / 2).max(each.min(1))) as u32 }
         };
         let taken = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
             let each = fitting(taken);
@@ -155,15 +156,15 @@ mod tests {
     }
 
     #[test]
-    fn grids_take_half_of_what_is_left_and_at_least_one_block() {
+    fn grids_take_what_they_want_or_half_of_what_is_left_and_at_least_one_block() {
         let residency = Arc::new(Residency::default());
-        let first = residency.take_up_to(2, 3, 16).unwrap();
-        assert_eq!(first.blocks(), 3);
+        let first = residency.take_up_to(2, 4, 16).unwrap();
+        assert_eq!(first.blocks(), 4);
         let _barrier = residency.take(1, 64).unwrap();
-        // 9 of 16 are left: 4 for each of two, of which half.
-        let second = residency.take_up_to(2, 3, 16).unwrap();
-        assert_eq!(second.blocks(), 2);
-        let third = residency.take_up_to(2, 3, 16).unwrap();
+        // 7 of 16 are left: 3 for each of two, of which half.
+        let second = residency.take_up_to(2, 4, 16).unwrap();
+        assert_eq!(second.blocks(), 1);
+        let third = residency.take_up_to(2, 1, 16).unwrap();
         assert_eq!(third.blocks(), 1);
         let error = residency.take_up_to(4, 3, 16).unwrap_err();
         assert!(matches!(error, Error::Residency { asked: 4, resident: 16, in_use_percent: 76 }), "{error}");
@@ -173,11 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn ten_communicators_of_the_widest_grid_fit() {
+    fn a_wide_grid_leaves_room_for_narrow_ones_and_barriers() {
         let residency = Arc::new(Residency::default());
-        let permits: Vec<_> = (0..10).map(|_| residency.take_up_to(1, 128, 264).unwrap()).collect();
-        let blocks: Vec<_> = permits.iter().map(ResidencyPermit::blocks).collect();
-        assert_eq!(blocks[..4], [128, 67, 34, 17], "{blocks:?}");
-        assert!(blocks.iter().all(|blocks| *blocks > 0), "{blocks:?}");
+        let permits: Vec<_> = (0..4).map(|_| residency.take_up_to(1, 128, 132).unwrap()).collect();
+        assert_eq!(permits.iter().map(ResidencyPermit::blocks).collect::<Vec<_>>(), [128, 1, 1, 1]);
+        drop(permits);
+        let all = residency.take_up_to(1, 132, 132).unwrap();
+        assert_eq!(all.blocks(), 66);
+        let _barrier = residency.take(1, 2112).unwrap();
     }
 }
