@@ -203,6 +203,11 @@ impl Error {
         }
     }
 
+    /// Whether a wait ended by its own limit, and the work goes on.
+    pub fn is_busy(&self) -> bool {
+        matches!(self.of_world(), Some(Shmem::StreamBusy { .. }))
+    }
+
     /// The world's error in it.
     fn of_world(&self) -> Option<&Shmem> {
         match self {

@@ -40,6 +40,7 @@ mod profile;
 mod registry;
 mod runtime;
 pub mod trace;
+mod unique_id;
 mod world;
 
 pub use ccl::{CclConfig, Communicator};
@@ -53,6 +54,7 @@ pub use profile::Profile;
 pub use ranks::{ErrorKind, GlobalRank, Group, GroupRank};
 pub use registry::kernel_registry;
 pub use shmem::RankError;
+pub use unique_id::{bind_root, rendezvous_by_id};
 pub use world::{
     JoinedRank, World, join, rendezvous_from, rendezvous_from_launcher, spawn_threads, with_ep_settings,
     world_config,

@@ -56,6 +56,8 @@ fn is_other_variable(name: &str) -> bool {
 pub struct LoadOptions {
     /// One file.
     pub file: Option<PathBuf>,
+    /// The text of a file, on top of `file`.
+    pub text: Option<String>,
     /// Environment variables; those that do not begin with `ANABRANCH_` are ignored.
     pub environment: Vec<(String, String)>,
     /// `table.key=value`, each.
@@ -109,7 +111,7 @@ impl Config {
         let options = LoadOptions {
             file: Some(path.as_ref().to_owned()),
             environment: process_variables(),
-            set: Vec::new(),
+            ..LoadOptions::default()
         };
         Ok(Self::load_with(&options)?.config)
     }
@@ -123,7 +125,7 @@ impl Config {
         Ok(Self::load_with(&LoadOptions { environment, ..LoadOptions::default() })?.config)
     }
 
-    /// Loads the layers given and no others: the file, the environment on top of it, the `set` arguments on top of both.
+    /// Loads the layers given and no others: the file, the text, the environment on top of them, the `set` arguments on top of all.
     ///
     /// # Errors
     /// [`ConfigError`] about the first wrong thing of the lowest layer that has one. A value that is replaced
@@ -134,6 +136,10 @@ impl Config {
             let text = std::fs::read_to_string(path)
                 .map_err(|source| ConfigError::Read { path: path.clone(), source })?;
             file::parse(path, &text)?.into_iter().try_for_each(|given| loaded.set(given))?;
+        }
+        if let Some(text) = &options.text {
+            let name = Path::new("text of the configuration");
+            file::parse(name, text)?.into_iter().try_for_each(|given| loaded.set(given))?;
         }
         for (name, text) in &options.environment {
             if name.starts_with(table::VARIABLE_PREFIX) {

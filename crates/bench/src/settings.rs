@@ -27,6 +27,7 @@ impl SettingsArgs {
             file: self.config.clone(),
             environment: Environment::of_process().to_vec(),
             set: self.set.iter().chain(more).cloned().collect(),
+            ..LoadOptions::default()
         };
         Ok(Config::load_with(&options)?)
     }

@@ -80,7 +80,7 @@ impl Config {
     #[pyo3(signature = (path = None, *, set = Vec::new(), environment = true))]
     fn load(path: Option<PathBuf>, set: Vec<String>, environment: bool) -> PyResult<Self> {
         let environment = if environment { Environment::of_process().to_vec() } else { Vec::new() };
-        Self::load_with(&LoadOptions { file: path, environment, set })
+        Self::load_with(&LoadOptions { file: path, environment, set, ..LoadOptions::default() })
     }
 
     /// Every setting: its key, its value as text, and what set it.

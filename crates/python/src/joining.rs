@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use anabranch::bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezvous, TcpRoot, UniqueId};
-use anabranch::{GlobalRank, Group, JoinedRank, ProcessLayout};
+use anabranch::bootstrap::{TcpRoot, UniqueId};
+use anabranch::{JoinedRank, ProcessLayout};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
@@ -47,11 +47,7 @@ fn meet_in_store(
     };
     let key = format!("anabranch/{name}/{joined}");
     if rank == 0 {
-        let root = match &config.bootstrap.interface {
-            Some(interface) => TcpRoot::bind_interface(interface),
-            None => TcpRoot::bind("[::]:0").or_else(|_| TcpRoot::bind("0.0.0.0:0")),
-        };
-        let root = root.map_err(raise)?;
+        let root = anabranch::bind_root(config).map_err(raise)?;
         let id = root.unique_id().map_err(raise)?;
         store.call_method1("set", (key, PyBytes::new(store.py(), &id.to_bytes())))?;
         return Ok(StoreRank { rank, size, local, id, root: Some(root) });
@@ -63,36 +59,6 @@ fn meet_in_store(
     })?;
     let id = UniqueId::from_bytes(bytes).map_err(|error| usage(error.to_string()))?;
     Ok(StoreRank { rank, size, local, id, root: None })
-}
-
-impl StoreRank {
-    fn join(self, config: &anabranch::Config) -> Result<JoinedRank, anabranch::Error> {
-        let deadline = || Deadline::after(config.deadline.rendezvous.duration());
-        let mut tcp = TcpConfig::with_unique_id(&self.id, GlobalRank::new(self.rank), self.size, deadline());
-        tcp.heartbeat = Heartbeat {
-            interval: config.bootstrap.heartbeat.duration(),
-            limit: config.bootstrap.silence.duration(),
-        };
-        let rendezvous = match self.root {
-            Some(root) => TcpRendezvous::join_with_root(tcp, root)?,
-            None => TcpRendezvous::join(tcp)?,
-        };
-        let (local_rank, local_size) = match self.local {
-            Some(local) => local,
-            None => local_ranks(&rendezvous, deadline())?,
-        };
-        Ok(JoinedRank { rendezvous: Arc::new(rendezvous), local_rank, local_size })
-    }
-}
-
-/// This rank among those of its machine, and their number: machines differ in the kernel's boot id.
-fn local_ranks(rendezvous: &TcpRendezvous, deadline: Deadline) -> Result<(u32, u32), anabranch::Error> {
-    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let group = Group::world(rendezvous.size()).map_err(anabranch::shmem::Error::from)?;
-    let all = rendezvous.all_gather(&group, "machines", &boot, deadline)?;
-    let own = rendezvous.rank().index();
-    let alike = |ranks: &[Vec<u8>]| ranks.iter().filter(|other| **other == boot).count() as u32;
-    Ok((alike(&all[..own]), alike(&all)))
 }
 
 /// A number from the environment of the launcher.
@@ -163,7 +129,9 @@ pub(crate) fn init(
         move || {
             let joined = match meeting {
                 None => anabranch::rendezvous_from_launcher(&config)?,
-                Some(meeting) => meeting.join(&config)?,
+                Some(StoreRank { rank, size, local, id, root }) => {
+                    anabranch::rendezvous_by_id(&config, &id, root, (rank, size), local)?
+                }
             };
             let world = anabranch::join(&config, &joined)?;
             State::new(world, joined.local_rank)

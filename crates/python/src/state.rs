@@ -290,18 +290,6 @@ pub(crate) fn member(group: &Group, rank: u32, name: &str) -> PyResult<GroupRank
     Err(usage(format!("{name} is {rank}; the group has ranks 0 to {}", group.size() - 1)))
 }
 
-/// Whether an error says only that work goes on.
-pub(crate) fn is_busy(error: &anabranch::Error) -> bool {
-    use anabranch::ccl::Error as Ccl;
-    use anabranch::shmem::Error as Shmem;
-    let busy = |error: &Shmem| matches!(error, Shmem::StreamBusy { .. });
-    match error {
-        anabranch::Error::Shmem(error) => busy(error),
-        anabranch::Error::Ccl(error) => matches!(error.as_ref(), Ccl::Shmem(error) if busy(error)),
-        _ => false,
-    }
-}
-
 /// Waits in slices, without the interpreter's lock, until `wait` no longer says that work goes on. Python's signals, Ctrl-C among them, end
 /// the wait.
 ///
@@ -317,7 +305,7 @@ pub(crate) fn wait_in_slices(
         let slice = deadline.as_ref().map_or(SLICE, |deadline| deadline.remaining().min(SLICE));
         match py.detach(|| wait(slice)) {
             Ok(()) => return Ok(()),
-            Err(error) if is_busy(&error) => py.check_signals()?,
+            Err(error) if error.is_busy() => py.check_signals()?,
             Err(error) => return Err(raise(error)),
         }
         if let Some(deadline) = &deadline

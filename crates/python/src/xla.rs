@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 
 use crate::communicator::Communicator;
 use crate::errors::usage;
-use crate::state::{SLICE, State, is_busy};
+use crate::state::{SLICE, State};
 
 /// `XLA_FFI_Extension_Base`.
 #[repr(C)]
@@ -366,7 +366,7 @@ unsafe fn run(frame: &Frame) -> Result<(), String> {
     loop {
         match work.join(SLICE).map_err(anabranch::Error::from) {
             Ok(()) => return Ok(()),
-            Err(error) if is_busy(&error) => {}
+            Err(error) if error.is_busy() => {}
             Err(error) => return Err(format!("{error:?}")),
         }
     }

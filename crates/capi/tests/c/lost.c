@@ -1,0 +1,32 @@
+// Rank 1 dies in the middle; the other rank gets an error that names it.
+#define _POSIX_C_SOURCE 200809L
+#include "check.h"
+#include <signal.h>
+
+int main(void) {
+    anabranch_world *world = NULL;
+    anabranch_comm *comm = NULL;
+    OK(anabranch_join(NULL, NULL, &world));
+    OK(anabranch_comm_create(world, NULL, NULL, &comm));
+    float number = 1;
+    OK(anabranch_all_reduce(comm, &number, &number, 1, ANABRANCH_F32, ANABRANCH_SUM, NULL, NULL));
+    OK(anabranch_synchronize(world, NULL, -1));
+    if (anabranch_world_rank(world) == 1) raise(SIGKILL);
+
+    anabranch_work *work = NULL;
+    anabranch_status status = anabranch_all_reduce(comm, &number, &number, 1, ANABRANCH_F32, ANABRANCH_SUM, NULL, &work);
+    // The loss may have been noticed before.
+    if (status == ANABRANCH_OK) status = anabranch_work_join(work, -1);
+    EQUAL(status, ANABRANCH_ERROR_PEER);
+    uint32_t ranks[2] = {9, 9};
+    EQUAL(anabranch_error_ranks(ranks, 2), 1);
+    EQUAL(ranks[0], 1);
+    printf("%s\n", anabranch_last_error());
+    FAILS(anabranch_world_check(world), ANABRANCH_ERROR_PEER, "rank 0: rank 1");
+    FAILS(anabranch_barrier(comm, NULL, NULL), ANABRANCH_ERROR_PEER, "rank 1");
+    anabranch_work_destroy(work);
+    anabranch_comm_destroy(comm);
+    anabranch_world_leave(world);
+    anabranch_world_destroy(world);
+    return 0;
+}
