@@ -189,13 +189,14 @@ pub(crate) fn pointer<T>(address: DeviceAddress) -> *mut T {
     address.as_ptr().cast()
 }
 
+/// Bytes of so many parts.
+fn bytes(count: usize, each: u32) -> usize {
+    count * each as usize
+}
+
 impl Plan {
     fn config(&self) -> &ep::EpConfig {
         self.inner.plan().config()
-    }
-
-    fn bytes(&self, count: usize, each: u32) -> usize {
-        count * each as usize
     }
 
     fn given(&self, tokens: &anabranch_tokens) -> Result<(usize, DeviceSlice)> {
@@ -203,7 +204,7 @@ impl Plan {
         if tokens.rows.is_null() && count > 0 {
             return Err(Failure::usage(format!("tokens.rows is NULL; it has {count} tokens")));
         }
-        Ok((count, range(tokens.rows, self.bytes(count, self.inner.plan().token_bytes()))))
+        Ok((count, range(tokens.rows, bytes(count, self.inner.plan().token_bytes()))))
     }
 
     fn tokens(&self, given: *const anabranch_tokens) -> Result<Tokens> {
@@ -212,14 +213,14 @@ impl Plan {
         if given.ids.is_null() && count > 0 {
             return Err(Failure::usage(format!("tokens.ids is NULL; it has {count} tokens")));
         }
-        let choices = self.bytes(count, self.config().top_k * 4);
+        let choices = bytes(count, self.config().top_k * 4);
         Ok(Tokens {
             count,
             data_type: self.config().token_type(),
             rows,
             ids: range(given.ids, choices),
             weights: optional_range(given.weights, choices),
-            scales: optional_range(given.scales, self.bytes(count, self.config().scale_bytes)),
+            scales: optional_range(given.scales, bytes(count, self.config().scale_bytes)),
             device_count: optional_range(given.device_count, 4),
         })
     }
@@ -227,15 +228,15 @@ impl Plan {
     fn output(&self, tokens: u32, rows: *mut c_void, weights: *mut f32) -> CombineOutput {
         let tokens = tokens as usize;
         CombineOutput {
-            rows: range(rows, self.bytes(tokens, self.inner.plan().combine_row_bytes())),
-            weights: optional_range(weights, self.bytes(tokens, self.config().top_k * 4)),
+            rows: range(rows, bytes(tokens, self.inner.plan().combine_row_bytes())),
+            weights: optional_range(weights, bytes(tokens, self.config().top_k * 4)),
         }
     }
 
     fn experts(&self, experts: *const c_void) -> ExpertOutput {
         let plan = self.inner.plan();
-        let bytes = self.bytes(plan.rows() as usize, plan.combine_row_bytes());
-        optional_range(experts, bytes).map_or(ExpertOutput::InWindow, ExpertOutput::Staged)
+        let all = bytes(plan.rows() as usize, plan.combine_row_bytes());
+        optional_range(experts, all).map_or(ExpertOutput::InWindow, ExpertOutput::Staged)
     }
 }
 
@@ -559,8 +560,8 @@ pub unsafe extern "C" fn anabranch_dispatch_with(
         let tokens = ReplayedTokens {
             data_type: config.token_type(),
             rows,
-            weights: optional_range(given.weights, ep.plan.bytes(count, config.top_k * 4)),
-            scales: optional_range(given.scales, ep.plan.bytes(count, config.scale_bytes)),
+            weights: optional_range(given.weights, bytes(count, config.top_k * 4)),
+            scales: optional_range(given.scales, bytes(count, config.scale_bytes)),
         };
         out.give(ep.dispatched(ep.plan.inner.dispatch_with(&stream, &routing.inner, &tokens)?));
         Ok(())

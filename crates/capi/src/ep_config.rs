@@ -72,7 +72,7 @@ unsafe impl Versioned for anabranch_ep_config {
 }
 
 fn word<T: FromStr<Err: Display> + Default>(given: *const c_char, name: &str) -> Result<T> {
-    let word = text(given, name)?.map(|word| word.parse::<T>());
+    let word = text(given, name)?.map(str::parse::<T>);
     word.transpose()
         .map(Option::unwrap_or_default)
         .map_err(|error| Failure::config(format!("{name}: {error}")))

@@ -100,7 +100,7 @@ pub unsafe extern "C" fn anabranch_world_poison(
     })
 }
 
-fn tag_of<'a>(tag: *const c_char, otherwise: &'a str) -> Result<&'a str> {
+fn tag_of(tag: *const c_char, otherwise: &str) -> Result<&str> {
     Ok(text(tag, "tag")?.unwrap_or(otherwise))
 }
 

@@ -108,10 +108,9 @@ pub(crate) fn finish(ranks: Vec<Child>) -> Vec<Output> {
 pub(crate) fn run(path: &Path, ranks: u32, arguments: &[&str]) -> Vec<String> {
     let outputs = finish(start(path, ranks, arguments));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let all: String = outputs
-        .iter()
-        .map(|output| format!("{}\n{}{}\n", output.status, text(&output.stdout), text(&output.stderr)))
-        .collect();
+    let one =
+        |output: &Output| format!("{}\n{}{}\n", output.status, text(&output.stdout), text(&output.stderr));
+    let all = outputs.iter().map(one).collect::<Vec<_>>().concat();
     assert!(outputs.iter().all(|output| output.status.success()), "{}:\n{all}", path.display());
     outputs.iter().map(|output| text(&output.stdout)).collect()
 }

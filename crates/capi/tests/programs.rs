@@ -36,6 +36,11 @@ fn experts_get_their_rows() {
 }
 
 #[test]
+fn threads_share_a_world() {
+    run(&test_program("threads.cpp"), 2, &[]);
+}
+
+#[test]
 fn wrong_arguments_give_statuses_with_texts() {
     let output = program(&test_program("errors.c")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -228,6 +228,42 @@ static void streams(anabranch_comm *comm) {
     FAILS(anabranch_stream_destroy(world, second), ANABRANCH_ERROR_USAGE, "is no stream of anabranch_stream_create");
 }
 
+// A wait that ends by its own limit: the other rank comes only after it.
+static void busy(anabranch_comm *comm) {
+    float number = 1;
+    anabranch_work *work = NULL;
+    if (rank == 1) OK(anabranch_world_barrier(world, NULL, "rank 0 has waited"));
+    OK(anabranch_all_reduce(comm, &number, &number, 1, ANABRANCH_F32, ANABRANCH_SUM, NULL, &work));
+    if (rank == 0) {
+        uint32_t is_done = 1;
+        OK(anabranch_work_poll(work, &is_done));
+        EQUAL(is_done, 0);
+        FAILS(anabranch_work_join(work, 0.02), ANABRANCH_ERROR_BUSY, "rank 0: ");
+        FAILS(anabranch_synchronize(world, NULL, 0), ANABRANCH_ERROR_BUSY, "rank 0: ");
+        OK(anabranch_world_barrier(world, NULL, "rank 0 has waited"));
+    }
+    done(&work);
+    EQUAL(number, 2);
+}
+
+// What ranks have to have alike, and symmetric memory that ends before the tensor does.
+static void mismatches(anabranch_comm *direct) {
+    anabranch_comm *comm = NULL;
+    anabranch_comm_options options = {.size = sizeof options, .symmetric = rank};
+    FAILS(anabranch_comm_create(world, NULL, &options, &comm), ANABRANCH_ERROR_CONFIG, "symmetric differs");
+    uint32_t ranks[2] = {9, 9};
+    EQUAL(anabranch_error_ranks(ranks, 2), 1);
+    EQUAL(ranks[0], 1);
+    anabranch_memory *memory = NULL;
+    FAILS(anabranch_heap_allocate(world, NULL, 256 + rank, 0, NULL, &memory), ANABRANCH_ERROR_CONFIG, "256");
+    OK(anabranch_heap_allocate(world, NULL, 256, 0, NULL, &memory));
+    char *start = anabranch_memory_address(memory);
+    FAILS(anabranch_broadcast(direct, start + 128, 33, ANABRANCH_F32, 0, NULL, NULL), ANABRANCH_ERROR_USAGE, "33");
+    OK(anabranch_broadcast(direct, start + 128, 32, ANABRANCH_F32, 0, NULL, NULL));
+    OK(anabranch_synchronize(world, NULL, -1));
+    anabranch_heap_free(memory);
+}
+
 int main(void) {
     OK(anabranch_join(NULL, NULL, &world));
     rank = anabranch_world_rank(world);
@@ -251,6 +287,8 @@ int main(void) {
     heap();
     groups();
     streams(local);
+    busy(local);
+    mismatches(direct);
     anabranch_comm_destroy(local);
     anabranch_comm_destroy(direct);
     OK(anabranch_world_leave(world));
