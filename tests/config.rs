@@ -23,6 +23,7 @@ fn layered(file: Option<&str>, environment: &[(&str, &str)], set: &[&str]) -> Re
         file: file.map(repository),
         environment: environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
         set: set.iter().map(|text| (*text).into()).collect(),
+        ..LoadOptions::default()
     };
     Config::load_with(&options).map_err(|error| error.to_string())
 }
@@ -38,6 +39,23 @@ fn every_shipped_file_loads() {
         let loaded = Config::from_toml(&path, &text).unwrap_or_else(|error| panic!("{error}"));
         assert!(loaded.origins.set_keys().count() > 0, "{} sets nothing", path.display());
     }
+}
+
+#[test]
+fn text_is_on_top_of_the_file() {
+    let options = |text: &str| LoadOptions {
+        file: Some(repository("config/host-4.toml")),
+        text: Some(text.to_owned()),
+        environment: vec![("ANABRANCH__HEAP__MODE".to_owned(), "flat".to_owned())],
+        set: Vec::new(),
+    };
+    let loaded = Config::load_with(&options("[heap]\nbytes = \"1 MiB\"\nmode = \"static\"\n")).unwrap();
+    assert_eq!(loaded.config.heap.bytes, Some(ByteSize(1 << 20)));
+    assert_eq!(loaded.config.heap.mode.word(), "flat");
+    assert_eq!(loaded.config.device.host.wave, Some(1));
+    assert_eq!(loaded.origins.of("heap.bytes").to_string(), "text of the configuration line 2");
+    let error = Config::load_with(&options("[heap]\nbyte = 1\n")).unwrap_err().to_string();
+    assert!(error.starts_with("text of the configuration line 2: unknown key `heap.byte`"), "{error}");
 }
 
 #[test]

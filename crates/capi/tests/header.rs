@@ -17,7 +17,7 @@ use anabranch_capi::messages::anabranch_message;
 use crate::common::{crate_folder, folder, succeeds};
 
 /// Sources in the order of the header.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     "status",
     "types",
     "config",
@@ -31,12 +31,12 @@ const SOURCES: [&str; 13] = [
     "messages",
     "ep_config",
     "ep",
+    "expert_major",
 ];
 
 fn generated() -> String {
     let config = cbindgen::Config::from_file(crate_folder().join("cbindgen.toml")).unwrap();
-    let sources = SOURCES.iter().chain(&["expert_major"]);
-    let builder = sources.fold(cbindgen::Builder::new().with_config(config), |builder, name| {
+    let builder = SOURCES.iter().fold(cbindgen::Builder::new().with_config(config), |builder, name| {
         builder.with_src(crate_folder().join("src").join(format!("{name}.rs")))
     });
     let mut text = Vec::new();

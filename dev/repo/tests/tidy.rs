@@ -10,6 +10,8 @@ const MOST_LINES: usize = 800;
 /// Files above this want to be split; at most a few may be on the way there.
 const WANTED_LINES: usize = 500;
 const MAY_EXCEED: usize = 3;
+/// Files that are written by a tool, which may be long.
+const GENERATED: [&str; 1] = ["crates/capi/include/anabranch.h"];
 
 /// Files of the repository with one of these endings, build output left out.
 fn files(endings: &[&str]) -> Vec<PathBuf> {
@@ -107,7 +109,7 @@ fn files_are_short() {
     let mut long: Vec<(usize, String)> = files(&["rs", "h", "hip"])
         .iter()
         .map(|path| (text(path).lines().count(), shown(path)))
-        .filter(|(lines, _)| *lines > WANTED_LINES)
+        .filter(|(lines, path)| *lines > WANTED_LINES && !GENERATED.contains(&path.as_str()))
         .collect();
     long.sort();
     let list: Vec<String> = long.iter().map(|(lines, path)| format!("{path}: {lines} lines")).collect();
