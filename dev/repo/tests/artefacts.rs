@@ -9,11 +9,12 @@ use std::process::Command;
 const KEPT: [&str; 13] =
     ["api", "rs", "hip", "h", "c", "cpp", "toml", "md", "py", "pyi", "sh", "lock", "tree"];
 /// Files without one of them.
-const KEPT_FILES: [&str; 7] = [
+const KEPT_FILES: [&str; 8] = [
     ".ci/run",
     ".gitignore",
     "LICENSE-APACHE",
     "LICENSE-MIT",
+    "crates/capi/anabranch.pc.in",
     "crates/python/python/anabranch/py.typed",
     "justfile",
     "data/moe-trace-minilm-e64k8.safetensors",
