@@ -246,9 +246,7 @@ class Dispatch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, buffer, x, ids, probs):
-        layout = buffer.get_dispatch_layout(
-            ids, EXPERTS, previous_event=EventOverlap(EventHandle()), async_finish=True, allocate_on_comm_stream=True
-        )
+        layout = buffer.get_dispatch_layout(ids, EXPERTS, previous_event=EventOverlap(EventHandle()), async_finish=True, allocate_on_comm_stream=True)
         rows, row_ids, row_probs, counts, handle, after = buffer.dispatch(
             x,
             topk_idx=ids,
@@ -332,7 +330,9 @@ def megatron_forward_and_backward(rank, size):
         results.append((hidden.detach(), tail.detach(), x.grad, probs.grad, more.grad))
     for given, expected in zip(*results):
         assert expected.any() or not len(first.x)
-        torch.testing.assert_close(given.float(), expected.float(), rtol=0.05, atol=0.05 * (expected.float().abs().max().item() if expected.numel() else 1))
+        torch.testing.assert_close(
+            given.float(), expected.float(), rtol=0.05, atol=0.05 * (expected.float().abs().max().item() if expected.numel() else 1)
+        )
     buffer.destroy()
 
 

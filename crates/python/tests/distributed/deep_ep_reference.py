@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 
 HIDDEN, EXPERTS, TOP_K = 1024, 8, 3
+# Tests hide GPUs; scripts/deep_ep_gpu_check.py does not.
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 class Inputs(NamedTuple):
@@ -20,13 +22,13 @@ class Inputs(NamedTuple):
 
 def inputs(rank: int, tokens: int, seed: int = 0) -> Inputs:
     """Of a rank. Small numbers, whose sums are exact in bfloat16; tokens with fewer experts, and one without any."""
-    draw = torch.Generator().manual_seed(1000 * seed + rank)
-    x = torch.randint(-3, 4, (tokens, HIDDEN), generator=draw).bfloat16()
-    ids = torch.rand(tokens, EXPERTS, generator=draw).topk(TOP_K).indices if tokens else torch.zeros(0, TOP_K, dtype=torch.int64)
-    weights = torch.randint(1, 5, (tokens, TOP_K), generator=draw).float() / 4
+    draw = torch.Generator("cpu").manual_seed(1000 * seed + rank)
+    x = torch.randint(-3, 4, (tokens, HIDDEN), generator=draw, device="cpu").bfloat16()
+    ids = torch.rand(tokens, EXPERTS, generator=draw, device="cpu").topk(TOP_K).indices
+    weights = torch.randint(1, 5, (tokens, TOP_K), generator=draw, device="cpu").float() / 4
     ids[1::4, 1] = -1
     ids[2::7] = -1
-    return Inputs(x, ids, weights)
+    return Inputs(x.to(DEVICE), ids.to(DEVICE), weights.to(DEVICE))
 
 
 def local_experts(rank: int, size: int) -> range:
@@ -41,9 +43,7 @@ class Row(NamedTuple):
 def rows(everyone: list[Inputs], rank: int) -> list[Row]:
     """The rows that a rank gets in normal mode, in order."""
     own = local_experts(rank, len(everyone))
-    return [
-        Row(source, token) for source, given in enumerate(everyone) for token, ids in enumerate(given.ids.tolist()) if any(e in own for e in ids)
-    ]
+    return [Row(source, token) for source, given in enumerate(everyone) for token, ids in enumerate(given.ids.tolist()) if any(e in own for e in ids)]
 
 
 def rows_of_expert(everyone: list[Inputs], expert: int) -> list[Row]:
@@ -90,6 +90,9 @@ def main(checks) -> None:
     """Runs checks on a group of gloo, or with the argument ``backend`` on one of the backend ``anabranch``."""
     dist.init_process_group("anabranch" if "backend" in sys.argv else "gloo", timeout=timedelta(seconds=60))
     rank, size = dist.get_rank(), dist.get_world_size()
+    if DEVICE.type == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.set_default_device(DEVICE)
     for function in checks:
         try:
             function(rank, size)

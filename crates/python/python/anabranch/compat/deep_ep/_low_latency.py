@@ -87,6 +87,8 @@ class Plan:
         self._layouts = deque(self.native.expert_major() for _ in range(SLOTS))
         # Handles that were not combined, oldest first.
         self._pending: list[Handle] = []
+        # A rank that still compiles kernels is not masked for it.
+        joined.world.barrier(ranks=joined.ranks)
 
     def natives(self) -> tuple[anabranch.ExpertParallel, ...]:
         """The plans, each with a mask of its own."""
