@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import json
 import os
 import pathlib
 import subprocess
@@ -14,8 +13,8 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 from anabranch.compat.deep_ep import Buffer, Config, _config
+from deep_ep_signatures import CALLED, DECLARED
 
-TABLE = json.loads((pathlib.Path(__file__).parent / "deep_ep_signatures.json").read_text())
 # Whose interface this is: also the positions of parameters are the same.
 VERSION = "DeepEP 2.1.0"
 
@@ -30,9 +29,9 @@ def parameters(method: str) -> tuple[dict[str, inspect.Parameter], bool]:
     return given, bool(rest)
 
 
-@pytest.mark.parametrize("version", TABLE["declared"])
+@pytest.mark.parametrize("version", DECLARED)
 def test_signatures_take_what_deep_ep_declares(version):
-    for method, declared in TABLE["declared"][version].items():
+    for method, declared in DECLARED[version].items():
         given, takes_others = parameters(method)
         for index, (name, *default) in enumerate(declared):
             where = f"{version}: {method}({name})"
@@ -47,9 +46,9 @@ def test_signatures_take_what_deep_ep_declares(version):
                 assert list(given)[index] == name, where
 
 
-@pytest.mark.parametrize("engine", TABLE["called"])
+@pytest.mark.parametrize("engine", CALLED)
 def test_signatures_take_what_engines_call(engine):
-    for method, positional, keywords in TABLE["called"][engine]:
+    for method, positional, keywords in CALLED[engine]:
         given, _ = parameters(method)
         names = list(given)[:positional] + keywords
         assert len(names) == positional + len(keywords) and set(names) <= set(given), (method, names)

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from deep_ep import Buffer, Config
 from deep_ep.utils import EventHandle, EventOverlap
-from deep_ep_reference import EXPERTS, HIDDEN, inputs, local_experts, main, quantized, same
+from deep_ep_reference import EXPERTS, HIDDEN, inputs, local_experts, main, quantized
 
 CHECKS = []
 MOST = 12

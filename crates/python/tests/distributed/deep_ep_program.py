@@ -117,7 +117,7 @@ def scales_come_with_their_rows(rank, size):
 @check
 def combine_sums_weights_then_adds_bias(rank, size):
     given = everyone(size)
-    x, ids, weights, _, handle, _ = dispatch(given[rank])
+    x, _, weights, _, handle, _ = dispatch(given[rank])
     bias = (torch.full_like(given[rank].x, 2), torch.full_like(given[rank].x, 3))
     expected = given[rank].x * destinations(given[rank], size).sum(1, keepdim=True)
     for addend, total in ((bias, 5), (bias[0], 2), (None, 0)):

@@ -86,6 +86,8 @@ class Plan:
             blocks=blocks,
         )
         self.native = make_plan(joined, config)
+        # Raises where routings cannot be saved: with ranks of several nodes.
+        self.native.routing_in(torch.empty(self.native.routing_bytes, dtype=torch.uint8, device=joined.device), 0)
         own = self.native.experts_on()
         self._first, self._experts = own[0], len(own)
         self._max_tokens = settings.max_tokens
