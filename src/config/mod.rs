@@ -28,7 +28,8 @@ pub use table::{Setting, setting_named, settings_markdown};
 pub use units::{ByteSize, Period, UnitError};
 pub use value::{NicDriverName, Schedule, SettingKind};
 
-/// Variables that begin with our name and are no settings: what launchers give to ranks, the log filter, and the folder of a trace.
+/// Variables that begin with our name and are no settings: what launchers give to ranks, the log filter, the folder of a trace, and what Python's
+/// `deep_ep` module reads.
 const OTHER_VARIABLES: &[&str] = &[
     "ANABRANCH_BOOTSTRAP",
     "ANABRANCH_SECRET",
@@ -43,6 +44,10 @@ const OTHER_VARIABLES: &[&str] = &[
     "ANABRANCH_RESTART_COUNT",
     "ANABRANCH_LOG",
     "ANABRANCH_TRACE",
+    "ANABRANCH_DEEP_EP",
+    "ANABRANCH_DEEP_EP_MAX_TOKENS",
+    "ANABRANCH_DEEP_EP_SLOTS",
+    "ANABRANCH_DEEP_EP_MASK_SECONDS",
 ];
 
 fn is_other_variable(name: &str) -> bool {

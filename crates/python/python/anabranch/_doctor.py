@@ -8,6 +8,8 @@ import platform
 import re
 from collections.abc import Iterator, Mapping
 
+from .compat import _install
+
 # Libraries of which two in one process do not share streams or memory, or which stand in for another.
 _LIBRARIES = re.compile(r"/(libamdhip64|libcuda|libcudart|libnccl|librccl)(-\w+)?\.so[.\d]*$")
 
@@ -31,6 +33,7 @@ def lines(environment: Mapping[str, str] = os.environ) -> Iterator[tuple[str, st
     for package in ("numpy", "torch", "jax"):
         version = _version(package)
         yield ("ok", package, version) if version else ("-", package, "not installed")
+    yield "ok", "deep_ep", _install.description(environment)
     for path in _loaded():
         yield "ok", "loaded", path
     allocator = environment.get("PYTORCH_CUDA_ALLOC_CONF", "") + environment.get("PYTORCH_ALLOC_CONF", "")

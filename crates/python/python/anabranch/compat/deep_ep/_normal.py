@@ -1,0 +1,189 @@
+"""Normal mode: compact dispatch, and combine along a handle any number of times."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import anabranch
+
+from ._config import Settings
+from ._world import Joined
+
+FP8 = torch.float8_e4m3fn
+
+
+def rows_of(window: Any, dtype: torch.dtype) -> Tensor:
+    """A window of rows as a tensor; 8-bit floats travel as bytes."""
+    return torch.from_dlpack(window.view("uint8")).view(window.shape).view(FP8) if dtype == FP8 else torch.from_dlpack(window)
+
+
+def as_sent(x: Tensor) -> Tensor:
+    """Rows as the library takes them."""
+    x = x.detach().contiguous()
+    return x.view(torch.uint8) if x.dtype == FP8 else x
+
+
+def as_bytes(scales: Tensor | None) -> Tensor | None:
+    """Scales of a token as bytes."""
+    return None if scales is None else scales.detach().contiguous().view(torch.uint8)
+
+
+def make_plan(joined: Joined, config: anabranch.EpConfig) -> anabranch.ExpertParallel:
+    """A plan of the group. Collective. Its memory is of the heap."""
+    try:
+        return joined.world.expert_parallel(config, joined.ranks)
+    except anabranch.ConfigError as error:
+        if "heap" not in str(error):
+            raise
+        raise anabranch.ConfigError(
+            f"{error}. Raise heap.bytes (ANABRANCH__HEAP__BYTES), or lower the most tokens of a call: ANABRANCH_DEEP_EP_MAX_TOKENS in normal "
+            "mode, num_max_dispatch_tokens_per_rank in low-latency mode"
+        ) from error
+
+
+class Shape(NamedTuple):
+    """What a plan of normal mode is made for."""
+
+    hidden: int
+    experts: int
+    top_k: int
+    dtype: torch.dtype
+    scale_bytes: int
+    most_rows: int
+    """Most rows that a rank receives; 0: the worst case."""
+
+
+class Handle:
+    """A dispatch of normal mode: where its rows went. Good for any number of combines, and of dispatches along it."""
+
+    def __init__(self, plan: Plan, operation: Any, routing: Tensor, tokens: int) -> None:
+        self.plan, self.operation, self.routing, self.tokens = plan, operation, routing, tokens
+        self.received = 0
+        """Rows that this rank gets from a dispatch along it."""
+
+
+class Plan:
+    """A compact plan with the windows of ``Settings.slots`` dispatches."""
+
+    def __init__(self, joined: Joined, shape: Shape, settings: Settings, blocks: int) -> None:
+        self._joined, self.shape, self._slots = joined, shape, settings.slots
+        config = anabranch.EpConfig(
+            hidden=shape.hidden,
+            experts=shape.experts,
+            top_k=shape.top_k,
+            max_tokens=settings.max_tokens,
+            dispatch_dtype=shape.dtype,
+            combine_dtype=torch.bfloat16,
+            scale_bytes=shape.scale_bytes,
+            max_recv=shape.most_rows,
+            mode="compact",
+            slots=settings.slots,
+            combine_source="window",
+            combine_weights=True,
+            blocks=blocks,
+        )
+        self.native = make_plan(joined, config)
+        # Raises where routings cannot be saved: with ranks of several nodes.
+        self.native.routing_in(torch.empty(self.native.routing_bytes, dtype=torch.uint8, device=joined.device), 0)
+        own = self.native.experts_on()
+        self._first, self._experts = own[0], len(own)
+        self._max_tokens = settings.max_tokens
+        # Handles whose dispatch has a slot, oldest first.
+        self._pending: list[Handle] = []
+
+    def _free_slot(self) -> None:
+        """The oldest dispatch that was not combined gives its slot back, on all ranks alike; a combine then sends empty rows along its handle
+        once more."""
+        while len(self._pending) >= self._slots:
+            self._release(self._pending[0])
+
+    def _release(self, handle: Handle) -> None:
+        self._pending.remove(handle)
+        operation, handle.operation = handle.operation, None
+        operation.release()
+
+    def dispatch(self, x: Tensor, scales: Tensor | None, ids: Tensor, weights: Tensor | None) -> Handle:
+        """Sends tokens, and saves where they went."""
+        if len(x) > self._max_tokens:
+            raise anabranch.UsageError(
+                f"rank {self.native.rank} dispatches {len(x)} tokens; at most {self._max_tokens} are planned (ANABRANCH_DEEP_EP_MAX_TOKENS, equal "
+                "on all ranks)"
+            )
+        self._free_slot()
+        weights = None if weights is None else weights.detach().contiguous()
+        operation = self.native.dispatch(as_sent(x), ids.to(torch.int32).contiguous(), weights, as_bytes(scales))
+        routing = torch.empty(self.native.routing_bytes, dtype=torch.uint8, device=x.device)
+        self.native.save_routing(operation, routing)
+        handle = Handle(self, operation, routing, len(x))
+        self._pending.append(handle)
+        self._joined.settle()
+        return handle
+
+    def dispatch_along(self, handle: Handle, x: Tensor, scales: Tensor | None) -> None:
+        """Sends other rows to where those of the handle went."""
+        if len(x) != handle.tokens:
+            raise anabranch.UsageError(f"x has {len(x)} rows; the handle is of a dispatch of {handle.tokens} tokens")
+        if handle.operation is not None:
+            self._release(handle)
+        self._free_slot()
+        kept = self.native.routing_in(handle.routing, handle.tokens)
+        handle.operation = self.native.dispatch_with(kept, as_sent(x), None, as_bytes(scales))
+        self._pending.append(handle)
+        self._joined.settle()
+
+    def receive(self, handle: Handle, worst: int, alignment: int) -> tuple[Tensor, Tensor, list[int]]:
+        """The local ids and weights of the rows that came, and the rows of each local expert, rounded up. With ``worst`` rows nothing waits for
+        the device: ids behind the rows that came are -1, and there are no counts."""
+        total = torch.from_dlpack(handle.operation.offsets)[-1]
+        rows = handle.received = worst or int(total)
+        filled = min(rows, self.native.rows_capacity)
+        ids = torch.from_dlpack(handle.operation.ids)[:filled].long() - self._first
+        is_own = (ids >= 0) & (ids < self._experts)
+        if worst:
+            is_own &= (torch.arange(filled, device=ids.device) < total)[:, None]
+        given = torch.from_dlpack(handle.operation.weights)[:filled]
+        local = ids.new_full((rows, self.shape.top_k), -1)
+        weights = given.new_zeros(rows, self.shape.top_k)
+        local[:filled] = torch.where(is_own, ids, -1)
+        weights[:filled] = torch.where(is_own, given, 0)
+        if worst:
+            return local, weights, []
+        counts = local.new_zeros(self._experts + 1)
+        counts.scatter_add_(0, local.flatten() + 1, torch.ones_like(local).flatten())
+        return local, weights, [-(-count // alignment) * alignment for count in counts[1:].tolist()]
+
+    def rows(self, handle: Handle, scale_type: torch.dtype | None) -> tuple[Tensor, Tensor | None]:
+        """Copies of the rows that came, and of their scales."""
+        filled = min(handle.received, self.native.rows_capacity)
+        window = rows_of(handle.operation.rows, self.shape.dtype)
+        rows = window.new_empty(handle.received, self.shape.hidden)
+        rows[:filled] = window[:filled]
+        if scale_type is None:
+            return rows, None
+        sent = torch.from_dlpack(handle.operation.scales)
+        scales = sent.new_empty(handle.received, self.shape.scale_bytes)
+        scales[:filled] = sent[:filled]
+        return rows, scales.view(scale_type)
+
+    def combine(self, handle: Handle, x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Sums rows, and weights, at their tokens."""
+        if len(x) != handle.received:
+            raise anabranch.UsageError(f"x has {len(x)} rows; the handle's dispatch brought {handle.received}")
+        if handle.operation is None:
+            empty = torch.zeros(handle.tokens, self.shape.hidden, dtype=self.shape.dtype, device=x.device)
+            scales = torch.zeros(handle.tokens, self.shape.scale_bytes, dtype=torch.uint8, device=x.device)
+            self.dispatch_along(handle, empty, scales if self.shape.scale_bytes else None)
+        operation, filled = handle.operation, min(len(x), self.native.rows_capacity)
+        torch.from_dlpack(operation.combine_rows)[:filled] = x.detach()[:filled]
+        if weights is not None:
+            torch.from_dlpack(operation.combine_weights)[:filled] = weights.detach()[:filled]
+        out = torch.empty(handle.tokens, self.shape.hidden, dtype=torch.bfloat16, device=x.device)
+        out_weights = torch.empty(handle.tokens, self.shape.top_k, dtype=torch.float32, device=x.device)
+        self._pending.remove(handle)
+        handle.operation = None
+        self.native.combine(operation, out=out, out_weights=out_weights)
+        self._joined.settle()
+        return out, None if weights is None else out_weights

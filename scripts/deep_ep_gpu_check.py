@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Checks `anabranch.compat.deep_ep` on the GPUs of this machine, and measures its calls.
+
+    torchrun --nproc-per-node 2 scripts/deep_ep_gpu_check.py [--tokens 128] [--hidden 7168] [--experts 256] [--top-k 8]
+
+First the checks of the tests on ranks, with tensors of the GPU; then calls in CUDA graphs, whose results are compared after each replay; then
+times, of the sizes that the options give: of a call's host part, and of a replayed graph. Ends with 1 at the first failure.
+"""
+
+import argparse
+import os
+import pathlib
+import sys
+import time
+from datetime import timedelta
+
+os.environ["ANABRANCH_DEEP_EP_MAX_TOKENS"] = os.environ.get("ANABRANCH_DEEP_EP_MAX_TOKENS", "12")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "crates/python/tests/distributed"))
+
+import deep_ep_calls_program
+import deep_ep_program
+import torch
+import torch.distributed as dist
+from anabranch.compat.deep_ep import Buffer
+from deep_ep_program import MOST
+from deep_ep_reference import EXPERTS, destinations, inputs, same
+
+
+def captured(call):
+    """A CUDA graph of the call, which has run before on the capturing stream, and its result."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call()
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        result = call()
+    return graph, result
+
+
+def graphs(rank, size):
+    """Both modes in graphs, replayed with other inputs."""
+    buffer = Buffer(dist.group.WORLD, 64 << 20, low_latency_mode=True, explicitly_destroy=True)
+    given = inputs(rank, MOST)
+
+    def normal():
+        layout = buffer.get_dispatch_layout(given.ids, EXPERTS)
+        rows, _, weights, _, handle, _ = buffer.dispatch(
+            given.x,
+            num_tokens_per_rank=layout[0],
+            is_token_in_rank=layout[3],
+            num_tokens_per_expert=layout[2],
+            topk_idx=given.ids,
+            topk_weights=given.weights,
+            num_worst_tokens=size * MOST,
+        )
+        return buffer.combine(rows, handle, topk_weights=weights)[:2]
+
+    def low_latency():
+        rows, _, handle, _, hook = buffer.low_latency_dispatch(given.x, given.ids, MOST, EXPERTS, use_fp8=False, return_recv_hook=True)
+        hook()
+        return buffer.low_latency_combine(rows, given.ids, given.weights, handle)[0]
+
+    graph, (out, out_weights) = captured(normal)
+    decoding, decoded = captured(low_latency)
+    for seed in range(1, 6):
+        for static, fresh in zip(given, inputs(rank, MOST, seed)):
+            static.copy_(fresh)
+        graph.replay()
+        decoding.replay()
+        torch.cuda.synchronize()
+        kept = torch.where(given.ids >= 0, given.weights, 0)
+        same(out, given.x * destinations(given, size).sum(1, keepdim=True))
+        same(out_weights, kept)
+        same(decoded, (given.x.float() * kept.sum(1, keepdim=True)).bfloat16())
+    buffer.destroy()
+
+
+def measured(rank, size, options):
+    """Microseconds of the host's part of a call, and of one call in a graph of ten."""
+    hint = Buffer.get_low_latency_rdma_size_hint(options.tokens, options.hidden, size, options.experts)
+    buffer = Buffer(dist.group.WORLD, 0, 2 * hint, low_latency_mode=True, explicitly_destroy=True)
+    x = torch.randn(options.tokens, options.hidden, dtype=torch.bfloat16)
+    ids = torch.rand(options.tokens, options.experts).topk(options.top_k).indices
+    weights = torch.rand(options.tokens, options.top_k)
+    for use_fp8 in (False, True):
+        out = torch.empty_like(x)
+        y = torch.zeros(options.experts // size, size * options.tokens, options.hidden, dtype=torch.bfloat16)
+
+        def once(use_fp8=use_fp8, out=out, y=y):
+            start = time.perf_counter()
+            _, _, handle, _, _ = buffer.low_latency_dispatch(x, ids, options.tokens, options.experts, use_fp8=use_fp8)
+            middle = time.perf_counter()
+            buffer.low_latency_combine(y, ids, weights, handle, out=out)
+            return middle - start, time.perf_counter() - middle
+
+        for _ in range(20):
+            host = once()
+        torch.cuda.synchronize()
+        graph, _ = captured(lambda once=once: [once() for _ in range(10)])
+        times = []
+        for _ in range(20):
+            dist.barrier()
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) * 100)
+        if rank == 0:
+            kind = "fp8" if use_fp8 else "bf16"
+            print(
+                f"low latency {kind}, {options.tokens} tokens of {options.hidden}, {size} ranks: dispatch and combine {sorted(times)[10]:.1f} us in a "
+                f"graph; host {host[0] * 1e6:.0f} us and {host[1] * 1e6:.0f} us",
+                flush=True,
+            )
+    buffer.destroy()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("tokens", 128), ("hidden", 7168), ("experts", 256), ("top-k", 8)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options = parser.parse_args()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.set_default_device("cuda")
+    checks = [*deep_ep_program.CHECKS, *deep_ep_calls_program.CHECKS, graphs]
+    for function in checks:
+        function(rank, size)
+        if rank == 0:
+            print(f"ok {function.__name__}", flush=True)
+    measured(rank, size, options)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
