@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 
 use crate::array::{Array, Home, default_stream};
 use crate::errors::{expired, raise, usage};
+use crate::unlocked::Unlocked;
 
 /// How long the host waits between looks at Python's signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
@@ -71,18 +72,18 @@ impl State {
     /// # Errors
     /// `UsageError` where it is in none, or in several, as ranks that are threads are.
     pub(crate) fn only() -> PyResult<Arc<Self>> {
-        let worlds: Vec<_> = {
+        // Each may be the last to hold its world, whose drop waits: neither under the lock of the list nor under the interpreter's.
+        let mut worlds: Vec<_> = {
             let all = WORLDS.lock().unwrap_or_else(PoisonError::into_inner);
-            all.iter().filter_map(Weak::upgrade).filter(|world| world.live().is_ok()).collect()
+            all.iter().filter_map(Weak::upgrade).map(Unlocked::new).collect()
         };
-        match <[Arc<Self>; 1]>::try_from(worlds) {
-            Ok([world]) => Ok(world),
-            Err(worlds) => {
-                let number = worlds.len();
-                Err(usage(format!(
-                    "this process is in {number} worlds; give `world`, unless there is exactly one"
-                )))
-            }
+        worlds.retain(|world| world.live().is_ok());
+        match worlds.as_slice() {
+            [world] => Ok(Arc::clone(world)),
+            _ => Err(usage(format!(
+                "this process is in {} worlds; give `world`, unless there is exactly one",
+                worlds.len()
+            ))),
         }
     }
 
@@ -114,8 +115,12 @@ impl State {
 
     /// The allocation of `World.empty` that holds these bytes.
     pub(crate) fn allocation_at(&self, address: u64, bytes: u64) -> Option<Arc<SymmetricMemory>> {
-        let all = self.allocations.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().filter_map(Weak::upgrade).find(|memory| {
+        // Released after the lock: each may be the last to hold its memory.
+        let all: Vec<_> = {
+            let all = self.allocations.lock().unwrap_or_else(PoisonError::into_inner);
+            all.iter().filter_map(Weak::upgrade).collect()
+        };
+        all.into_iter().find(|memory| {
             let offset = address.checked_sub(memory.address().0);
             offset.and_then(|offset| offset.checked_add(bytes)).is_some_and(|end| end <= memory.bytes())
         })

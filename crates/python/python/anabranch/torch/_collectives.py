@@ -132,7 +132,6 @@ class Collectives:
         self._flush()
         if self._is_first:
             self._shared.leave()
-            self._shared.groups.clear()
         else:
             self._shared.groups.remove(self)
             self.drop()

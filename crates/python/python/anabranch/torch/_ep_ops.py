@@ -5,7 +5,7 @@ Outputs are tensors of their own: the windows of the library are copied out, bec
 collective over the ranks of the plan.
 
 ``link`` has no elements. Through it the backward pass of combine comes before that of dispatch on every rank, also where the experts' output
-does not depend on the rows. ``number``, on the CPU, is the dispatch's number; ``routing`` is its saved routing.
+does not depend on the rows. Where the dispatch has no gradients, the plan's anchor is in its place. ``number``, on the CPU, is the dispatch's number; ``routing`` is its saved routing.
 """
 
 from __future__ import annotations

@@ -53,6 +53,12 @@ class Plan:
         # By number and whether it has gradients.
         self._pending: dict[tuple[int, bool], Any] = {}
         self._expanded: Any = None
+        self._device = torch.device("cpu") if world.runtime == "host" else torch.device("cuda", world.device)
+        # The stream that used the layout last.
+        self._layout_stream: Any = None
+        # No elements: the link of a combine whose rows have no gradient, so that its output has one on every rank.
+        with torch.inference_mode(False):
+            self.anchor = torch.empty(0, device=self._device, requires_grad=True)
         _PLANS[self.name] = self
 
     @property
@@ -121,9 +127,24 @@ class Plan:
             return (places % stride < counts[places // stride])[:, None]
         return (places < torch.from_dlpack(operation.offsets)[-1])[:, None]
 
+    def _order_layout(self) -> None:
+        """Makes the current stream wait for the last use of the layout, where that was on another stream."""
+        if self._device.type == "cpu":
+            return
+        stream, last = torch.cuda.current_stream(self._device), self._layout_stream
+        self._layout_stream = stream
+        if last is None or last == stream:
+            return
+        with torch.cuda.stream(last):
+            was_capturing = torch.cuda.is_current_stream_capturing()
+        # A capture cannot wait for work outside of it: torch waits for that when the capture begins.
+        if was_capturing == torch.cuda.is_current_stream_capturing():
+            stream.wait_stream(last)
+
     def expand(self, operation: Any) -> torch.Tensor:
         """Fills the expert-major layout; which of its rows are pairs, ``[local experts, capacity]``."""
         _, capacity = self.experts_shape
+        self._order_layout()
         self.layout.expand(operation)
         self._settle()
         self._expanded = operation
@@ -132,7 +153,9 @@ class Plan:
 
     def contract(self, operation: Any, y: torch.Tensor) -> torch.Tensor | None:
         """Sums the experts' output of each received row, for :meth:`combine`: in the window where the plan has one, else in a tensor."""
-        if self._expanded is not operation:
+        if self._expanded is operation:
+            self._order_layout()
+        else:
             self.expand(operation)
         y = y.detach().to(self.dtype).contiguous()
         sums = None if operation.combine_rows is not None else y.new_empty(self.rows, self.hidden)

@@ -67,9 +67,10 @@ class Shared:
         global _current
         if _current is self:
             _current = None
-        for group in self.groups:
+        groups, self.groups = self.groups, []
+        for group in groups:
             group.drop()
-        del self.heap
+        self.heap.drop()
         try:
             self.world.check()
         except anabranch.Error as error:
