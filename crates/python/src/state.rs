@@ -1,5 +1,6 @@
 //! A joined world as the objects of the module share it.
 
+use std::collections::{HashMap, VecDeque};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -38,10 +39,13 @@ pub(crate) struct State {
     allocations: Mutex<Vec<Weak<SymmetricMemory>>>,
 }
 
-/// Python objects whose memory launches still use.
+/// Python objects whose memory launches still use, until the event.
+type Held = (Event, Vec<Py<PyAny>>);
+
 #[derive(Debug, Default)]
 struct Inflight {
-    held: Vec<(Event, Vec<Py<PyAny>>)>,
+    /// By stream, in its order: only the first event of a stream is asked whether it is done.
+    held: HashMap<usize, VecDeque<Held>>,
     /// Events that are used again.
     events: Vec<Event>,
 }
@@ -183,8 +187,7 @@ impl State {
         if stream.is_capturing()? {
             return Ok(None);
         }
-        let free = self.inflight.lock().unwrap_or_else(PoisonError::into_inner).events.pop();
-        free.map_or_else(|| self.world.device().create_event(), Ok).map(Some)
+        self.free_event().map(Some)
     }
 
     /// Keeps Python objects until what is on the stream now is over. Where that cannot be known, for good.
@@ -195,7 +198,22 @@ impl State {
             let _kept = ManuallyDrop::new(objects);
             return;
         }
-        self.inflight.lock().unwrap_or_else(PoisonError::into_inner).held.push((event, objects));
+        let mut inflight = self.inflight.lock().unwrap_or_else(PoisonError::into_inner);
+        inflight.held.entry(stream.raw().addr()).or_default().push_back((event, objects));
+    }
+
+    /// Makes later work on `stream` wait for what is on the stream `after` now.
+    pub(crate) fn order(&self, stream: &Stream, after: &Stream) -> Result<(), anabranch::hip::Error> {
+        let event = self.free_event()?;
+        after.record(&event)?;
+        stream.wait_event(&event)?;
+        self.inflight.lock().unwrap_or_else(PoisonError::into_inner).events.push(event);
+        Ok(())
+    }
+
+    fn free_event(&self) -> Result<Event, anabranch::hip::Error> {
+        let free = self.inflight.lock().unwrap_or_else(PoisonError::into_inner).events.pop();
+        free.map_or_else(|| self.world.device().create_event(), Ok)
     }
 
     /// [`Self::release`] before a launch on this stream; nothing under capture, which a thread's query of an event invalidates.
@@ -209,9 +227,18 @@ impl State {
     pub(crate) fn release(&self) {
         let over: Vec<_> = {
             let mut inflight = self.inflight.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_over = |(event, _): &mut (Event, _)| event.is_done().unwrap_or(false);
-            inflight.held.extract_if(.., is_over).collect()
+            let mut over = Vec::new();
+            inflight.held.retain(|_, held| {
+                while held.front().is_some_and(|(event, _)| event.is_done().unwrap_or(false)) {
+                    over.extend(held.pop_front());
+                }
+                !held.is_empty()
+            });
+            over
         };
+        if over.is_empty() {
+            return;
+        }
         let mut events = Vec::new();
         for (event, objects) in over {
             events.push(event);
@@ -257,7 +284,7 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         let inflight = self.inflight.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for (event, objects) in inflight.held.drain(..) {
+        for (event, objects) in std::mem::take(&mut inflight.held).into_values().flatten() {
             // A kernel that may still run must not find its memory gone.
             if !event.is_done().unwrap_or(false) {
                 let _kept = ManuallyDrop::new(objects);

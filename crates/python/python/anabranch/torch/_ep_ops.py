@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from ._ep_plan import Plan, kept, plan_named
+from ._ep_plan import Plan, plan_named
 
 
 def _named(number: int) -> Tensor:
@@ -26,7 +26,7 @@ def _named(number: int) -> Tensor:
 def _scales(plan: Plan, operation: Any, mask: Tensor, shape: tuple[int, ...]) -> Tensor:
     if plan.scale_bytes == 0:
         return torch.empty(*shape, 0, dtype=torch.uint8, device=mask.device)
-    return kept(operation.scales, mask)
+    return plan.kept(operation, "scales", mask)
 
 
 # --- rows in the order of their sources ---
@@ -42,11 +42,11 @@ def ep_dispatch(
     operation, routing, number = of.dispatch(x, topk_ids, topk_weights, scales, save)
     came = of.received(operation)
     return (
-        kept(operation.rows, came),
+        of.kept(operation, "rows", came),
         _scales(of, operation, came, (of.rows,)),
-        kept(operation.ids, came, -1),
-        kept(operation.weights, came),
-        torch.from_dlpack(operation.counts).clone(),
+        of.kept(operation, "ids", came, -1),
+        of.kept(operation, "weights", came),
+        of.window(operation, "counts").clone(),
         topk_weights.new_empty(0),
         routing,
         _named(number),
@@ -74,7 +74,7 @@ def ep_dispatch_with(x: torch.Tensor, routing: torch.Tensor, number: torch.Tenso
     of = plan_named(plan)
     weights = x.new_zeros(len(x), of.top_k, dtype=torch.float32)
     operation = of.dispatch_with((int(number), True), routing, x, weights)
-    return kept(operation.rows, of.received(operation)), weights.new_empty(0)
+    return of.kept(operation, "rows", of.received(operation)), weights.new_empty(0)
 
 
 @ep_dispatch_with.register_fake
@@ -104,7 +104,7 @@ def ep_combine_weights(
     """Sums gradients of rows, ``[rows, hidden]``, and of their weights, ``[rows, top_k]``: those of the tokens and of their weights."""
     of = plan_named(plan)
     operation = of.take((int(number), True), routing, tokens, weights.new_zeros(tokens, of.top_k))
-    torch.from_dlpack(operation.combine_weights).copy_(weights)
+    of.window(operation, "combine_weights").copy_(weights)
     return of.combine(operation, y, tokens, y.device)
 
 
@@ -158,10 +158,10 @@ def ep_dispatch_experts(
     operation, routing, number = of.dispatch(x, topk_ids, topk_weights, scales, save)
     is_pair = of.expand(operation)
     return (
-        kept(of.layout.rows, is_pair[:, :, None]),
+        of.kept(of.layout, "rows", is_pair[:, :, None]),
         _scales(of, of.layout, is_pair[:, :, None], of.experts_shape),
-        kept(of.layout.weights, is_pair),
-        torch.from_dlpack(of.layout.counts).clone(),
+        of.kept(of.layout, "weights", is_pair),
+        of.window(of.layout, "counts").clone(),
         topk_weights.new_empty(0),
         routing,
         _named(number),
@@ -190,7 +190,7 @@ def ep_dispatch_experts_with(x: torch.Tensor, routing: torch.Tensor, number: tor
     # Weights of 1: the sum of the pairs' gradients in the backward pass of the dispatch has none.
     operation = of.dispatch_with((int(number), True), routing, x, x.new_ones(len(x), of.top_k, dtype=torch.float32))
     is_pair = of.expand(operation)
-    return kept(of.layout.rows, is_pair[:, :, None]), x.new_empty(0, dtype=torch.float32)
+    return of.kept(of.layout, "rows", is_pair[:, :, None]), x.new_empty(0, dtype=torch.float32)
 
 
 @ep_dispatch_experts_with.register_fake
