@@ -114,6 +114,11 @@ class Plan:
         self._settle()
         return operation
 
+    def release(self, key: tuple[int, bool]) -> None:
+        """Gives the slot of an operation back that nothing combines, on all ranks alike."""
+        self._pending.pop(key).release()
+        self._settle()
+
     def take(self, key: tuple[int, bool], routing: torch.Tensor, tokens: int, weights: torch.Tensor | None = None) -> Any:
         """The operation to combine. Where there is none any more, empty rows are sent once more along the routing, with ``weights``."""
         if key not in self._pending:
