@@ -4,9 +4,9 @@
     python3 scripts/torch_host_time.py [--calls 200] [--ranks 1]
 
 Each rank is a process; without a GPU on the host runtime. A call moves 1 KiB, and the host does not wait for it: the time is that until the
-call returns, the smallest of `RUNS` runs of `--calls` calls on rank 0. `native` is the call of the module itself, `door` the method of the process
-group that torch calls, `torch` the function of `torch.distributed`. On the host runtime the kernels run on threads of the same processor:
-compare numbers of one machine.
+call returns, the smallest of `RUNS` runs of `--calls` calls on rank 0. `native` is the call of the module itself, `backend` the method of the process
+group that torch calls, `torch` the function of `torch.distributed`. On the host runtime the kernels run on threads of the same processor, and
+synchronous calls and custom ops wait for them: compare numbers of one machine.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def collectives(clock: Clock) -> None:
     native, options = group._communicator, dist.AllreduceOptions()
     x = torch.zeros(COUNT, device=clock.device)
     clock.row("all_reduce, native, a tensor", lambda: native.all_reduce(x))
-    clock.row("all_reduce, door, asynchronous", lambda: group.allreduce([x], options))
+    clock.row("all_reduce, backend, asynchronous", lambda: group.allreduce([x], options))
     clock.row("all_reduce, torch, asynchronous", lambda: dist.all_reduce(x, async_op=True))
     clock.row("all_reduce, torch, synchronous", lambda: dist.all_reduce(x))
     heap = anabranch.torch.empty(COUNT, dtype=torch.float32)
