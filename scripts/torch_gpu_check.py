@@ -145,6 +145,26 @@ def graph_of_collectives_in_the_heap(of: Rank) -> None:
     replayed_collectives(of, anabranch.torch.empty, False)
 
 
+@graph_check
+def graph_of_a_sum_with_a_factor_on_the_device(of: Rank) -> None:
+    x = torch.empty(1 << 16, device=of.device)
+
+    def call():
+        # The factor is gone before the work is over: the call keeps it, and nothing of the graph is put in its place.
+        factor = torch.full((), 0.5, device=of.device)
+        work = dist.all_reduce(x, dist._make_nccl_premul_sum(factor), async_op=True)
+        del factor
+        torch.full((), 7.0, device=of.device)
+        work.wait()
+
+    x.zero_()
+    graph, _ = captured(call)
+    for round in range(3):
+        x.copy_(of.values(of.rank, len(x), round=round))
+        graph.replay()
+        same(x, 0.5 * of.total(len(x), round=round))
+
+
 def network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 8))
@@ -271,6 +291,36 @@ def experts(of: Rank) -> None:
             x = layers.tokens(of, round).requires_grad_()
             for given, expected in zip(layers.gradients(layer, x), layers.gradients(layers.in_one_place, x)):
                 close(given, expected)
+
+
+@check
+def experts_on_two_streams(of: Rank) -> None:
+    from anabranch.torch.expert_parallel import ExpertParallel
+
+    options = dict(hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, max_tokens=TOKENS, dtype=torch.float32, capacity=0, slots=2)
+    ep = ExpertParallel(anabranch.torch.world(), **options)
+    generator = torch.Generator().manual_seed(10 + of.rank)
+    ids = torch.stack([torch.randperm(EXPERTS, generator=generator)[:TOP_K] for _ in range(TOKENS)]).to(of.device)
+    weights = torch.full((TOKENS, TOP_K), 1 / TOP_K, device=of.device)
+    is_gpu = of.device.type == "cuda"
+    streams = [torch.cuda.Stream() for _ in range(2)] if is_gpu else [None, None]
+    with torch.no_grad():
+        for round in range(20):
+            inputs = [of.values(of.rank, TOKENS, HIDDEN, round=round + half) for half in range(2)]
+            if is_gpu:
+                torch.cuda.synchronize()
+            received, outputs = [], []
+            # One layout for both: what the first stream expands is overwritten for the second.
+            for stream, x in zip(streams, inputs):
+                with torch.cuda.stream(stream):
+                    received.append(ep.dispatch_experts(x, ids, weights))
+            for stream, rows in zip(streams, received):
+                with torch.cuda.stream(stream):
+                    outputs.append(ep.combine_experts(rows.rows, rows))
+            if is_gpu:
+                torch.cuda.synchronize()
+            for x, out in zip(inputs, outputs):
+                close(out, x)
 
 
 @check

@@ -12,6 +12,8 @@ use crate::world::World;
 
 /// Exchanges that compare the clocks of machines.
 const ROUNDS: u32 = 8;
+/// Bytes of a trace in one message. The rendezvous limits messages.
+const SLICE: usize = 8 << 20;
 
 /// A trace of this rank that began with [`World::profile`]. Dropping it ends the trace without a file.
 #[derive(Debug)]
@@ -55,7 +57,7 @@ impl Profile {
         }
         let failed = |source| Error::Trace { path: path.to_owned(), source };
         let text = Line::text(&lines).map_err(failed)?;
-        let parts = world.exchange(world.group(), "traces", text.as_bytes())?;
+        let parts = gather(world, text.as_bytes(), SLICE)?;
         if world.rank().get() != 0 {
             return Ok(());
         }
@@ -65,8 +67,42 @@ impl Profile {
     }
 }
 
+/// The bytes of each rank, on rank 0; nothing on the others. In messages of at most `slice` bytes. Collective over the world.
+fn gather(world: &World, bytes: &[u8], slice: usize) -> Result<Vec<Vec<u8>>> {
+    let slices: Vec<_> = bytes.chunks(slice).collect();
+    let counts = world.exchange(world.group(), "slices of traces", &(slices.len() as u64).to_le_bytes())?;
+    let count = |part: &Vec<u8>| part.as_slice().try_into().map_or(0, u64::from_le_bytes);
+    let most = counts.iter().map(count).max().unwrap_or(0);
+    let mut gathered = vec![Vec::new(); counts.len()];
+    for index in 0..most as usize {
+        let parts = world.exchange(world.group(), "traces", slices.get(index).unwrap_or(&&[][..]))?;
+        if world.rank().get() == 0 {
+            gathered.iter_mut().zip(parts).for_each(|(all, part)| all.extend(part));
+        }
+    }
+    if world.rank().get() != 0 {
+        gathered.clear();
+    }
+    Ok(gathered)
+}
+
 impl Drop for Profile {
     fn drop(&mut self) {
         self.trace.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_traces_are_gathered_in_slices() {
+        let config = crate::Config::from_toml("a test", "heap.bytes = \"8 MiB\"").unwrap().config;
+        let text = |rank: u32| (0..10 * rank).map(|byte| (byte + rank) as u8).collect::<Vec<_>>();
+        let results = crate::spawn_threads(&config, 3, |world| gather(world, &text(world.rank().get()), 7));
+        let gathered: Vec<_> = results.unwrap().into_iter().map(Result::unwrap).collect();
+        assert_eq!(gathered[0], [text(0), text(1), text(2)]);
+        assert!(gathered[1..].iter().all(Vec::is_empty), "the other ranks keep nothing");
     }
 }

@@ -90,7 +90,7 @@ settings! {
     /// `[heap]`.
     [heap] HeapConfig {
         /// Size of every rank's symmetric heap.
-        bytes (shared): Option<ByteSize> => "a 32nd of a device's memory, 256 MiB to 4 GiB, at most half of what is free on every rank";
+        bytes (shared): Option<ByteSize> => "a 32nd of a device's memory, 256 MiB to 4 GiB, at most half of what is free for each rank on a device";
         /// How the heap's memory is obtained. `static`: one allocation; peers' heaps are mapped where the runtime puts them.
         /// `flat`: physical memory, mapped into one range of addresses in the order of the ranks, at a fixed
         /// stride; requires virtual memory management (host, nvidia, amd from ROCm 7.2) and `p2p` in transport.order.

@@ -107,9 +107,18 @@ impl Communicator {
         Self { state: Unlocked::new(state), group, rank, inner: Unlocked::new(Arc::new(Mutex::new(inner))) }
     }
 
-    /// What calls from outside of Python need.
-    pub(crate) fn shared(&self) -> (Arc<State>, Arc<Mutex<ccl::Communicator>>) {
-        (Arc::clone(&self.state), Arc::clone(&self.inner))
+    /// What calls from other modules need.
+    pub(crate) fn parts(&self) -> (&Arc<State>, &Arc<Mutex<ccl::Communicator>>) {
+        (&self.state, &self.inner)
+    }
+
+    pub(crate) const fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// The Python object of a launched call.
+    pub(crate) fn work(&self, work: ccl::Work) -> Work {
+        Work { state: Unlocked::new(Arc::clone(&self.state)), work: Unlocked::new(Arc::new(work)) }
     }
 
     fn array(&self, name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Array> {
@@ -158,8 +167,7 @@ impl Communicator {
             Ok::<_, anabranch::Error>(work)
         });
         logs::flush(py);
-        let work = Unlocked::new(Arc::new(result.map_err(raise)?));
-        Ok(Work { state: Unlocked::new(Arc::clone(&self.state)), work })
+        Ok(self.work(result.map_err(raise)?))
     }
 }
 

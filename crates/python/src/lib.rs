@@ -11,6 +11,7 @@ mod errors;
 mod joining;
 mod logs;
 mod memory;
+mod raw;
 mod state;
 mod unlocked;
 mod world;
@@ -35,6 +36,8 @@ mod _native {
     use super::joining::{init, join_threads, spawn_threads};
     #[pymodule_export]
     use super::memory::Memory;
+    #[pymodule_export]
+    use super::raw::{raw_call, raw_hold, raw_order, raw_type};
     #[pymodule_export]
     use super::world::{Profile, World, profile};
     #[pymodule_export]

@@ -1,5 +1,6 @@
 //! A joined world as the objects of the module share it.
 
+use std::collections::{HashMap, VecDeque};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -15,6 +16,7 @@ use pyo3::prelude::*;
 
 use crate::array::{Array, Home, default_stream};
 use crate::errors::{expired, raise, usage};
+use crate::unlocked::Unlocked;
 
 /// How long the host waits between looks at Python's signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
@@ -37,10 +39,13 @@ pub(crate) struct State {
     allocations: Mutex<Vec<Weak<SymmetricMemory>>>,
 }
 
-/// Python objects whose memory launches still use.
+/// Python objects whose memory launches still use, until the event.
+type Held = (Event, Vec<Py<PyAny>>);
+
 #[derive(Debug, Default)]
 struct Inflight {
-    held: Vec<(Event, Vec<Py<PyAny>>)>,
+    /// By stream, in its order: only the first event of a stream is asked whether it is done.
+    held: HashMap<usize, VecDeque<Held>>,
     /// Events that are used again.
     events: Vec<Event>,
 }
@@ -71,18 +76,18 @@ impl State {
     /// # Errors
     /// `UsageError` where it is in none, or in several, as ranks that are threads are.
     pub(crate) fn only() -> PyResult<Arc<Self>> {
-        let worlds: Vec<_> = {
+        // Each may be the last to hold its world, whose drop waits: neither under the lock of the list nor under the interpreter's.
+        let mut worlds: Vec<_> = {
             let all = WORLDS.lock().unwrap_or_else(PoisonError::into_inner);
-            all.iter().filter_map(Weak::upgrade).filter(|world| world.live().is_ok()).collect()
+            all.iter().filter_map(Weak::upgrade).map(Unlocked::new).collect()
         };
-        match <[Arc<Self>; 1]>::try_from(worlds) {
-            Ok([world]) => Ok(world),
-            Err(worlds) => {
-                let number = worlds.len();
-                Err(usage(format!(
-                    "this process is in {number} worlds; give `world`, unless there is exactly one"
-                )))
-            }
+        worlds.retain(|world| world.live().is_ok());
+        match worlds.as_slice() {
+            [world] => Ok(Arc::clone(world)),
+            _ => Err(usage(format!(
+                "this process is in {} worlds; give `world`, unless there is exactly one",
+                worlds.len()
+            ))),
         }
     }
 
@@ -114,8 +119,12 @@ impl State {
 
     /// The allocation of `World.empty` that holds these bytes.
     pub(crate) fn allocation_at(&self, address: u64, bytes: u64) -> Option<Arc<SymmetricMemory>> {
-        let all = self.allocations.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().filter_map(Weak::upgrade).find(|memory| {
+        // Released after the lock: each may be the last to hold its memory.
+        let all: Vec<_> = {
+            let all = self.allocations.lock().unwrap_or_else(PoisonError::into_inner);
+            all.iter().filter_map(Weak::upgrade).collect()
+        };
+        all.into_iter().find(|memory| {
             let offset = address.checked_sub(memory.address().0);
             offset.and_then(|offset| offset.checked_add(bytes)).is_some_and(|end| end <= memory.bytes())
         })
@@ -178,8 +187,7 @@ impl State {
         if stream.is_capturing()? {
             return Ok(None);
         }
-        let free = self.inflight.lock().unwrap_or_else(PoisonError::into_inner).events.pop();
-        free.map_or_else(|| self.world.device().create_event(), Ok).map(Some)
+        self.free_event().map(Some)
     }
 
     /// Keeps Python objects until what is on the stream now is over. Where that cannot be known, for good.
@@ -190,7 +198,22 @@ impl State {
             let _kept = ManuallyDrop::new(objects);
             return;
         }
-        self.inflight.lock().unwrap_or_else(PoisonError::into_inner).held.push((event, objects));
+        let mut inflight = self.inflight.lock().unwrap_or_else(PoisonError::into_inner);
+        inflight.held.entry(stream.raw().addr()).or_default().push_back((event, objects));
+    }
+
+    /// Makes later work on `stream` wait for what is on the stream `after` now.
+    pub(crate) fn order(&self, stream: &Stream, after: &Stream) -> Result<(), anabranch::hip::Error> {
+        let event = self.free_event()?;
+        after.record(&event)?;
+        stream.wait_event(&event)?;
+        self.inflight.lock().unwrap_or_else(PoisonError::into_inner).events.push(event);
+        Ok(())
+    }
+
+    fn free_event(&self) -> Result<Event, anabranch::hip::Error> {
+        let free = self.inflight.lock().unwrap_or_else(PoisonError::into_inner).events.pop();
+        free.map_or_else(|| self.world.device().create_event(), Ok)
     }
 
     /// [`Self::release`] before a launch on this stream; nothing under capture, which a thread's query of an event invalidates.
@@ -204,9 +227,18 @@ impl State {
     pub(crate) fn release(&self) {
         let over: Vec<_> = {
             let mut inflight = self.inflight.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_over = |(event, _): &mut (Event, _)| event.is_done().unwrap_or(false);
-            inflight.held.extract_if(.., is_over).collect()
+            let mut over = Vec::new();
+            inflight.held.retain(|_, held| {
+                while held.front().is_some_and(|(event, _)| event.is_done().unwrap_or(false)) {
+                    over.extend(held.pop_front());
+                }
+                !held.is_empty()
+            });
+            over
         };
+        if over.is_empty() {
+            return;
+        }
         let mut events = Vec::new();
         for (event, objects) in over {
             events.push(event);
@@ -252,7 +284,7 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         let inflight = self.inflight.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for (event, objects) in inflight.held.drain(..) {
+        for (event, objects) in std::mem::take(&mut inflight.held).into_values().flatten() {
             // A kernel that may still run must not find its memory gone.
             if !event.is_done().unwrap_or(false) {
                 let _kept = ManuallyDrop::new(objects);

@@ -8,13 +8,14 @@ use std::ffi::{CString, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anabranch::RuntimeKind;
-use anabranch::ccl::{self, Call, DataType, ReduceOp, Tensor};
+use anabranch::ccl::{self, DataType, ReduceOp, Tensor};
 use anabranch::hip::DeviceAddress;
+use anabranch::{GroupRank, RuntimeKind};
 use pyo3::prelude::*;
 
 use crate::communicator::Communicator;
 use crate::errors::usage;
+use crate::raw::numbered;
 use crate::state::{SLICE, State};
 
 /// `XLA_FFI_Extension_Base`.
@@ -211,8 +212,8 @@ struct Groups {
 #[pyfunction]
 pub(crate) fn xla_register(communicators: Vec<PyRef<'_, Communicator>>) -> i64 {
     let member = |communicator: PyRef<'_, Communicator>| {
-        let (state, communicator) = communicator.shared();
-        Member { state, communicator }
+        let (state, communicator) = communicator.parts();
+        Member { state: Arc::clone(state), communicator: Arc::clone(communicator) }
     };
     let members = Arc::new(communicators.into_iter().map(member).collect());
     let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -332,17 +333,11 @@ unsafe fn run(frame: &Frame) -> Result<(), String> {
             ));
         }
     }
-    let op = || {
-        let value = u32::try_from(attribute("op")?).map_err(|error| error.to_string())?;
-        ReduceOp::from_torch(value, None).map_err(|error| error.to_string())
-    };
-    let call = match attribute("call")? {
-        0 => Call::AllReduce { output, input, op: op()? },
-        1 => Call::AllGather { output, input },
-        2 => Call::ReduceScatter { output, input, op: op()? },
-        3 => Call::AllToAll { output, input },
-        other => return Err(format!("call {other} is unknown")),
-    };
+    let op = u32::try_from(attribute("op")?).map_err(|error| error.to_string())?;
+    let op = ReduceOp::from_torch(op, None).map_err(|error| error.to_string())?;
+    let number = attribute("call")?;
+    let call = numbered(number, (output, input), op, GroupRank::new(0));
+    let call = call.ok_or_else(|| format!("call {number} is unknown"))?;
     let run = |stream: &anabranch::hip::Stream| {
         let mut communicator = member.communicator.lock().unwrap_or_else(PoisonError::into_inner);
         communicator.run(&call, stream).map_err(anabranch::Error::from)

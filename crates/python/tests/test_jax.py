@@ -1,6 +1,7 @@
 """Collectives inside compiled programs of JAX, beside jax.lax."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -161,3 +162,27 @@ with anabranch.jax.Group(settings) as group:
     else:
         raise AssertionError("a mesh in another order")
 """)
+
+
+def test_several_processes_are_refused():
+    """Each would make a group of its own devices alone."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    program = """
+import sys
+import anabranch.jax, jax
+jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
+try:
+    anabranch.jax.Group()
+except NotImplementedError as error:
+    assert f"process {sys.argv[2]} of 2" in str(error), error
+else:
+    sys.exit("a group was made")
+"""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", program, address]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    processes = [subprocess.Popen([*command, str(rank)], env=environment, **pipes) for rank in range(2)]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert all(process.returncode == 0 for process in processes), outputs

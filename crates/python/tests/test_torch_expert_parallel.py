@@ -132,3 +132,31 @@ def test_a_refused_combine_and_second_derivatives(settings):
             gradient.sum().backward()
 
     anabranch.spawn_threads(work, RANKS, settings)
+
+
+def test_only_experts_are_trained(settings):
+    """A rank without rows takes part in the backward pass, though nothing of its combine's input has a gradient."""
+    from anabranch.torch.expert_parallel import ExpertParallel
+
+    def work(world):
+        ep = ExpertParallel(
+            world, hidden=HIDDEN, experts=EXPERTS, top_k=1, max_tokens=TOKENS, dtype=torch.float32, capacity=0
+        )
+        ids, weights = torch.zeros(TOKENS, 1, dtype=torch.int64), torch.ones(TOKENS, 1)
+        scale = torch.ones((), requires_grad=True)
+        for step in range(2):
+            received = ep.dispatch(tokens(world.rank).detach(), ids, weights)
+            came = (received.ids[:, 0] == 0).nonzero()[:, 0]
+            assert (len(came) > 0) == (world.rank == 0)
+            y = torch.zeros_like(received.rows)
+            ep.combine(y.index_add(0, came, received.rows[came] * scale) if len(came) else y, received).sum().backward()
+            grouped = ep.dispatch_experts(tokens(world.rank).detach(), ids, weights)
+            y = grouped.rows * scale if grouped.counts.any() else grouped.rows
+            ep.combine_experts(y, grouped).sum().backward()
+            assert not ep._plan._pending, "an operation that nothing combines holds a slot"
+        return scale.grad
+
+    trained, idle = anabranch.spawn_threads(work, RANKS, settings)
+    expected = 4 * sum(tokens(rank).detach().sum() for rank in range(RANKS))
+    torch.testing.assert_close(trained, expected)
+    assert idle is None

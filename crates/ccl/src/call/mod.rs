@@ -228,7 +228,9 @@ impl Call<'_> {
                 self.count("input", input.count(), "the sum of the counts:", sum)?;
                 self.count("output", output.count(), "this rank's count:", counts[rank.index()])?;
                 self.operator(*op, input.data_type())?;
-                let shape = shape(input, sum / n, input.kind(), output.kind());
+                // Every member takes part in all steps of the longest part.
+                let longest = counts.iter().copied().max().unwrap_or(0);
+                let shape = shape(input, longest, input.kind(), output.kind());
                 Ok(Shape { op: Some(*op), uneven: true, ..shape })
             }
             Self::AllGather { output, input } => {
@@ -414,6 +416,26 @@ impl<'a> Call<'a> {
             | Self::Receive { .. }
             | Self::Batch(_)
             | Self::Barrier => (None, None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_hip::DeviceAddress;
+
+    use super::*;
+
+    #[test]
+    fn uneven_reduce_scatter_is_planned_by_its_longest_part() {
+        let counts = [5, 0, 41];
+        for (rank, count) in (0..).zip(counts) {
+            // SAFETY: a shape reads no memory.
+            let tensor = |count| unsafe { Tensor::local(DeviceAddress(4096), DataType::F32, count) };
+            let (output, input) = (tensor(count), tensor(46));
+            let call = Call::ReduceScatterUneven { output, input, op: ReduceOp::Sum, counts: &counts };
+            let shape = call.shape(3, GroupRank::new(rank)).unwrap();
+            assert_eq!((shape.count, shape.uneven), (41, true), "rank {rank}");
         }
     }
 }

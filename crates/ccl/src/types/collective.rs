@@ -88,8 +88,8 @@ pub struct Shape {
     pub members: u32,
     /// Elements of the whole message for all_reduce, broadcast and reduce; of the part of one member for all others.
     pub count: u64,
-    /// Whether counts differ between members. `count` is then the mean over the parts of this rank; with all_to_all it can differ between
-    /// members.
+    /// Whether counts differ between members. `count` is then the longest part of a reduce_scatter, else the mean over the parts of this
+    /// rank, which with all_to_all can differ between members.
     pub uneven: bool,
     /// The root; `None` for collectives without a root.
     pub root: Option<GroupRank>,

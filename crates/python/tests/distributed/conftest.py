@@ -13,6 +13,7 @@ from importlib import metadata
 import pytest
 
 HERE = pathlib.Path(__file__).parent
+HOST = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "ANABRANCH__DEVICE__RUNTIME": "host"}
 
 
 def free_port() -> int:
@@ -55,9 +56,7 @@ def start(entry_points):
             "MASTER_PORT": str(free_port()),
             "WORLD_SIZE": str(ranks),
             "LOCAL_WORLD_SIZE": str(ranks),
-            "OMP_NUM_THREADS": "1",
-            "CUDA_VISIBLE_DEVICES": "",
-            "ANABRANCH__DEVICE__RUNTIME": "host",
+            **HOST,
             **environment,
         }
         command = [sys.executable, str(HERE / program), *arguments]
@@ -65,6 +64,20 @@ def start(entry_points):
         return [subprocess.Popen(command, env={**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}, **pipes) for rank in range(ranks)]
 
     return start
+
+
+@pytest.fixture
+def torchrun(entry_points):
+    """Runs a program with torchrun; returns the finished process."""
+
+    def torchrun(program: pathlib.Path, ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", str(free_port())]
+        variables = {"PYTHONPATH": os.pathsep.join(filter(None, [entry_points, os.environ.get("PYTHONPATH", "")])), **HOST}
+        return subprocess.run(
+            [*command, str(program), *arguments], capture_output=True, text=True, timeout=100, env={**os.environ, **variables}
+        )
+
+    return torchrun
 
 
 @pytest.fixture(scope="session")

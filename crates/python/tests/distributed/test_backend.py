@@ -41,12 +41,26 @@ def test_worlds_end_and_begin_again(start, finish, port):
     passed(finish(start("worlds_program.py", 2, *(port() for _ in range(4)))))
 
 
-def test_example_prints_the_losses_of_gloo(start, finish):
-    program = pathlib.Path(__file__).parents[4] / "examples/python/tp_mlp.py"
-    ours, theirs = (finish(start(str(program), 2, "--backend", backend)) for backend in ("anabranch", "gloo"))
-    assert all(code == 0 for code, _ in ours + theirs), ours + theirs
-    losses = [re.findall(r"step .*: loss .*", output) for output in (ours[0][1], theirs[0][1])]
-    assert len(losses[0]) == 20 and losses[0] == losses[1]
+EXAMPLES = pathlib.Path(__file__).parents[4] / "examples/python"
+
+
+def losses(torchrun, program: str, ranks: int, backend: str | None = None) -> list[str]:
+    """What an example prints, as its own documentation starts it."""
+    result = torchrun(EXAMPLES / program, ranks, *(["--backend", backend] if backend else []))
+    # After the last step of functional collectives with gloo, processes of torch 2.11 sometimes abort while they end.
+    assert result.returncode == 0 or backend == "gloo", result.stdout + result.stderr
+    found = re.findall(r"step .*: loss (.*)", result.stdout)
+    assert len(found) == 20, result.stdout + result.stderr
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_example_prints_the_losses_of_gloo(torchrun, ranks):
+    ours, theirs = (losses(torchrun, "tp_mlp.py", ranks, backend) for backend in ("anabranch", "gloo"))
+    if ranks == 2:
+        assert ours == theirs
+    # Sums of more terms depend on their order.
+    assert [float(loss) for loss in ours] == pytest.approx([float(loss) for loss in theirs], abs=1e-5)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -54,13 +68,8 @@ def test_dispatch_and_combine_are_custom_ops(start, finish, ranks):
     passed(finish(start("expert_parallel_program.py", ranks)))
 
 
-def test_layer_of_experts_has_the_losses_of_one_rank(start, finish):
-    program = pathlib.Path(__file__).parents[4] / "examples/python/moe_layer.py"
-    losses = []
-    for ranks in (1, 2, 4):
-        results = finish(start(str(program), ranks))
-        assert all(code == 0 for code, _ in results), results
-        losses.append([float(loss) for loss in re.findall(r"step .*: loss (.*)", results[0][1])])
-    assert len(losses[0]) == 20 and losses[0][-1] < losses[0][0]
+def test_layer_of_experts_has_the_losses_of_one_rank(torchrun):
+    one, *others = ([float(loss) for loss in losses(torchrun, "moe_layer.py", ranks)] for ranks in (1, 2, 4))
+    assert one[-1] < one[0]
     # Printed with six digits; the sums over tokens are divided among the ranks.
-    assert losses[1] == pytest.approx(losses[0], abs=2e-6) and losses[2] == pytest.approx(losses[0], abs=2e-6)
+    assert all(other == pytest.approx(one, abs=2e-6) for other in others)

@@ -20,7 +20,7 @@ use super::sharing;
 use super::turns::Turns;
 use super::{Inner, World};
 use crate::collective::{Collectives, compare_fields, group_id};
-use crate::config::{HeapMode, WorldConfig, chosen_heap_bytes};
+use crate::config::{HeapMode, WorldConfig};
 use crate::error::{Error, Result};
 use crate::fault::answers::Answering;
 use crate::fault::control::Control;
@@ -41,8 +41,8 @@ struct HelloMsg {
     number: u64,
     /// What its device maps in, bytes, where heaps are to lie in flat ranges.
     granularity: Option<u64>,
-    /// The heap that it can have, bytes.
-    heap_bytes: u64,
+    /// Bytes of its device: free, and in total. Zeros where `heap.bytes` is configured.
+    memory: (u64, u64),
 }
 
 /// What all ranks have learned of each other.
@@ -305,33 +305,36 @@ fn handshake(
     deadline: Deadline,
 ) -> Result<Peers> {
     let about = config.check().and_then(|()| {
-        let heap_bytes = match config.heap_bytes {
-            0 => {
-                let (free, total) = device.memory_info()?;
-                chosen_heap_bytes(free as u64, total as u64)
-            }
-            bytes => bytes,
+        let memory = match config.heap_bytes {
+            0 => device.memory_info().map(|(free, total)| (free as u64, total as u64))?,
+            _ => (0, 0),
         };
-        let flat =
-            || FlatWindow::granularity(device).map_err(|source| flat_error(heap_bytes, device, source));
+        let flat = || {
+            FlatWindow::granularity(device).map_err(|source| flat_error(config.heap_bytes, device, source))
+        };
         let granularity = match config.heap_mode {
             HeapMode::Static => None,
             HeapMode::Flat => Some(flat()?),
         };
-        Ok((peer_info(collectives.rank(), &config, device)?, granularity, heap_bytes))
+        Ok((peer_info(collectives.rank(), &config, device)?, granularity, memory))
     });
-    let hello = about.map(|(info, granularity, heap_bytes)| {
+    let hello = about.map(|(info, granularity, memory)| {
         let mut fields = vec![("anabranch version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
         fields.push(("device.runtime".to_owned(), info.runtime.clone()));
         fields.push(("device.arch".to_owned(), info.arch.clone()));
         fields.extend(config.fields());
         let number = fresh_number(&info);
-        HelloMsg { info, fields, number, granularity, heap_bytes }
+        HelloMsg { info, fields, number, granularity, memory }
     });
     let hellos = collectives.agree_by(group, "join", hello, deadline)?.parts;
     compare_fields("join", group, &hellos.iter().map(|hello| hello.fields.clone()).collect::<Vec<_>>())?;
     let number = hellos[0].number;
-    let heap_bytes = hellos.iter().map(|hello| hello.heap_bytes).fold(u64::MAX, u64::min);
+    let (memory, infos): (Vec<_>, Vec<_>) =
+        hellos.iter().map(|hello| (hello.memory, hello.info.clone())).unzip();
+    let heap_bytes = match config.heap_bytes {
+        0 => sharing::chosen_heap_bytes(&infos, &memory),
+        bytes => bytes,
+    };
     let layout = match config.heap_mode {
         HeapMode::Static => None,
         HeapMode::Flat => {
@@ -340,12 +343,7 @@ fn handshake(
             Some(layout.map_err(|source| flat_error(heap_bytes, device, source))?)
         }
     };
-    Ok(Peers {
-        infos: hellos.into_iter().map(|hello| hello.info).collect(),
-        number,
-        layout,
-        config: WorldConfig { heap_bytes, ..config },
-    })
+    Ok(Peers { infos, number, layout, config: WorldConfig { heap_bytes, ..config } })
 }
 
 fn flat_error(bytes: u64, device: &Device, source: WindowError) -> Error {

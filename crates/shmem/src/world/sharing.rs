@@ -3,6 +3,7 @@
 use anabranch_hip::RuntimeKind;
 use anabranch_transport::PeerInfo;
 
+use crate::config;
 use crate::error::{Error, Result};
 
 /// Whether two ranks use one GPU. Ranks of the host runtime never count as sharing: its machine runs all blocks of all kernels.
@@ -30,10 +31,23 @@ pub(super) fn refuse(peers: &[PeerInfo], allowed: bool) -> Result<()> {
     Ok(())
 }
 
+/// Ranks on a rank's device, itself too. At least 1.
+fn users_of(local: &PeerInfo, peers: &[PeerInfo]) -> u32 {
+    (peers.iter().filter(|peer| share(peer, local)).count() as u32).max(1)
+}
+
 /// One rank's part of its device's multiprocessors, at least 1, so that the same kernels of all ranks on it fit together.
 pub(super) fn part_of(multiprocessors: u32, local: &PeerInfo, peers: &[PeerInfo]) -> u32 {
-    let sharing = peers.iter().filter(|peer| share(peer, local)).count();
-    (multiprocessors / sharing.max(1) as u32).max(1)
+    (multiprocessors / users_of(local, peers)).max(1)
+}
+
+/// The heap of each rank where `heap.bytes` is not configured: as large as the tightest device allows. `memory` has the bytes free and in
+/// total on each rank's device; ranks on one device divide what is free.
+pub(super) fn chosen_heap_bytes(peers: &[PeerInfo], memory: &[(u64, u64)]) -> u64 {
+    let of_rank = |(peer, (free, total)): (&PeerInfo, &(u64, u64))| {
+        config::chosen_heap_bytes(free / u64::from(users_of(peer, peers)), *total)
+    };
+    peers.iter().zip(memory).map(of_rank).fold(u64::MAX, u64::min)
 }
 
 #[cfg(test)]
@@ -87,5 +101,23 @@ mod tests {
         let part = |all, rank: usize| part_of(all, &peers[rank], &peers);
         assert_eq!((part(132, 0), part(132, 1), part(132, 2)), (66, 132, 66));
         assert_eq!(part(1, 0), 1);
+    }
+
+    #[test]
+    fn ranks_of_one_gpu_divide_its_free_memory() {
+        const GIB: u64 = 1 << 30;
+        let of = |runtime, addresses: [&str; 3]| {
+            let peers: Vec<_> =
+                addresses.iter().zip(0..).map(|(pci, rank)| peer(rank, "a", runtime, pci)).collect();
+            chosen_heap_bytes(&peers, &[(6 * GIB, 80 * GIB); 3])
+        };
+        assert_eq!(of(RuntimeKind::Nvidia, ["0:0", "0:1", "0:2"]), 80 * GIB / 32);
+        assert_eq!(of(RuntimeKind::Nvidia, ["0:0", "0:1", "0:1"]), 3 * GIB / 2, "the tightest device");
+        assert_eq!(of(RuntimeKind::Nvidia, ["0:0"; 3]), GIB);
+        assert_eq!(
+            of(RuntimeKind::Host, ["0:0"; 3]),
+            80 * GIB / 32,
+            "the host runtime has no devices to share"
+        );
     }
 }

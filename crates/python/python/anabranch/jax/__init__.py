@@ -74,6 +74,11 @@ class Group:
         *,
         set: Sequence[str] = (),
     ) -> None:
+        if jax.process_count() > 1:
+            raise NotImplementedError(
+                f"process {jax.process_index()} of {jax.process_count()}: a group has the devices of one process, so the program has to run in "
+                "one; with several, use anabranch.init() and its calls outside of compiled programs"
+            )
         self.size = len(jax.local_devices())
         self.worlds = _native.join_threads(self.size, config, set=[*set])
         self.runtime = self.worlds[0].runtime

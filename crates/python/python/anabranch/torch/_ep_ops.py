@@ -5,7 +5,7 @@ Outputs are tensors of their own: the windows of the library are copied out, bec
 collective over the ranks of the plan.
 
 ``link`` has no elements. Through it the backward pass of combine comes before that of dispatch on every rank, also where the experts' output
-does not depend on the rows. ``number``, on the CPU, is the dispatch's number; ``routing`` is its saved routing.
+does not depend on the rows. Where the dispatch has no gradients, the plan's anchor is in its place. ``number``, on the CPU, is the dispatch's number; ``routing`` is its saved routing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from ._ep_plan import Plan, kept, plan_named
+from ._ep_plan import Plan, plan_named
 
 
 def _named(number: int) -> Tensor:
@@ -26,7 +26,7 @@ def _named(number: int) -> Tensor:
 def _scales(plan: Plan, operation: Any, mask: Tensor, shape: tuple[int, ...]) -> Tensor:
     if plan.scale_bytes == 0:
         return torch.empty(*shape, 0, dtype=torch.uint8, device=mask.device)
-    return kept(operation.scales, mask)
+    return plan.kept(operation, "scales", mask)
 
 
 # --- rows in the order of their sources ---
@@ -42,11 +42,11 @@ def ep_dispatch(
     operation, routing, number = of.dispatch(x, topk_ids, topk_weights, scales, save)
     came = of.received(operation)
     return (
-        kept(operation.rows, came),
+        of.kept(operation, "rows", came),
         _scales(of, operation, came, (of.rows,)),
-        kept(operation.ids, came, -1),
-        kept(operation.weights, came),
-        torch.from_dlpack(operation.counts).clone(),
+        of.kept(operation, "ids", came, -1),
+        of.kept(operation, "weights", came),
+        of.window(operation, "counts").clone(),
         topk_weights.new_empty(0),
         routing,
         _named(number),
@@ -69,16 +69,21 @@ def _(x, topk_ids, topk_weights, scales, plan, save):
 
 
 @custom_op("anabranch::ep_dispatch_with", mutates_args=())
-def ep_dispatch_with(x: torch.Tensor, routing: torch.Tensor, number: torch.Tensor, plan: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sends gradients along a saved routing: rows and link. ``ep_combine_weights`` of the same dispatch comes next."""
+def ep_dispatch_with(
+    x: torch.Tensor, routing: torch.Tensor, number: torch.Tensor, plan: str, is_last: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sends gradients along a saved routing: rows and link. ``ep_combine_weights`` of the same dispatch comes next, unless it is the last."""
     of = plan_named(plan)
     weights = x.new_zeros(len(x), of.top_k, dtype=torch.float32)
     operation = of.dispatch_with((int(number), True), routing, x, weights)
-    return kept(operation.rows, of.received(operation)), weights.new_empty(0)
+    rows = of.kept(operation, "rows", of.received(operation))
+    if is_last:
+        of.release((int(number), True))
+    return rows, weights.new_empty(0)
 
 
 @ep_dispatch_with.register_fake
-def _(x, routing, number, plan):
+def _(x, routing, number, plan, is_last=False):
     of = plan_named(plan)
     return x.new_empty(of.rows, of.hidden, dtype=of.dtype), x.new_empty(0, dtype=torch.float32)
 
@@ -104,7 +109,7 @@ def ep_combine_weights(
     """Sums gradients of rows, ``[rows, hidden]``, and of their weights, ``[rows, top_k]``: those of the tokens and of their weights."""
     of = plan_named(plan)
     operation = of.take((int(number), True), routing, tokens, weights.new_zeros(tokens, of.top_k))
-    torch.from_dlpack(operation.combine_weights).copy_(weights)
+    of.window(operation, "combine_weights").copy_(weights)
     return of.combine(operation, y, tokens, y.device)
 
 
@@ -127,13 +132,14 @@ def _dispatch_backward(ctx, rows, _scales, _ids, weights, _counts, link, _routin
 
 
 def _keep_combine(ctx, inputs, output) -> None:
-    y, _, routing, number, _, plan = inputs
+    y, link, routing, number, _, plan = inputs
     ctx.save_for_backward(routing, number)
-    ctx.plan, ctx.dtype = plan, y.dtype
+    # The plan's anchor is a leaf: the dispatch then has no backward pass.
+    ctx.plan, ctx.dtype, ctx.is_last = plan, y.dtype, link.is_leaf
 
 
 def _combine_backward(ctx, gradient):
-    rows, link = torch.ops.anabranch.ep_dispatch_with(gradient, *ctx.saved_tensors, ctx.plan)
+    rows, link = torch.ops.anabranch.ep_dispatch_with(gradient, *ctx.saved_tensors, ctx.plan, ctx.is_last)
     return rows.to(ctx.dtype), link, None, None, None, None
 
 
@@ -158,10 +164,10 @@ def ep_dispatch_experts(
     operation, routing, number = of.dispatch(x, topk_ids, topk_weights, scales, save)
     is_pair = of.expand(operation)
     return (
-        kept(of.layout.rows, is_pair[:, :, None]),
+        of.kept(of.layout, "rows", is_pair[:, :, None]),
         _scales(of, of.layout, is_pair[:, :, None], of.experts_shape),
-        kept(of.layout.weights, is_pair),
-        torch.from_dlpack(of.layout.counts).clone(),
+        of.kept(of.layout, "weights", is_pair),
+        of.window(of.layout, "counts").clone(),
         topk_weights.new_empty(0),
         routing,
         _named(number),
@@ -183,18 +189,23 @@ def _(x, topk_ids, topk_weights, scales, plan, save):
 
 
 @custom_op("anabranch::ep_dispatch_experts_with", mutates_args=())
-def ep_dispatch_experts_with(x: torch.Tensor, routing: torch.Tensor, number: torch.Tensor, plan: str) -> tuple[torch.Tensor, torch.Tensor]:
+def ep_dispatch_experts_with(
+    x: torch.Tensor, routing: torch.Tensor, number: torch.Tensor, plan: str, is_last: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Sends gradients along a saved routing, grouped by expert: rows and link. ``ep_combine_experts_weights`` of the same dispatch comes
-    next."""
+    next, unless it is the last."""
     of = plan_named(plan)
     # Weights of 1: the sum of the pairs' gradients in the backward pass of the dispatch has none.
     operation = of.dispatch_with((int(number), True), routing, x, x.new_ones(len(x), of.top_k, dtype=torch.float32))
     is_pair = of.expand(operation)
-    return kept(of.layout.rows, is_pair[:, :, None]), x.new_empty(0, dtype=torch.float32)
+    rows = of.kept(of.layout, "rows", is_pair[:, :, None])
+    if is_last:
+        of.release((int(number), True))
+    return rows, x.new_empty(0, dtype=torch.float32)
 
 
 @ep_dispatch_experts_with.register_fake
-def _(x, routing, number, plan):
+def _(x, routing, number, plan, is_last=False):
     of = plan_named(plan)
     return _experts_fake(of, x, of.dtype, of.hidden), x.new_empty(0, dtype=torch.float32)
 
@@ -239,14 +250,14 @@ def _dispatch_experts_backward(ctx, rows, _scales, weights, _counts, link, _rout
 
 
 def _keep_combine_experts(ctx, inputs, output) -> None:
-    y, weights, _, routing, number, _, plan = inputs
+    y, weights, link, routing, number, _, plan = inputs
     ctx.save_for_backward(y, weights, routing, number)
-    ctx.plan = plan
+    ctx.plan, ctx.is_last = plan, link.is_leaf
 
 
 def _combine_experts_backward(ctx, gradient):
     y, weights, routing, number = ctx.saved_tensors
-    rows, link = torch.ops.anabranch.ep_dispatch_experts_with(gradient, routing, number, ctx.plan)
+    rows, link = torch.ops.anabranch.ep_dispatch_experts_with(gradient, routing, number, ctx.plan, ctx.is_last)
     to_y, to_weights = rows * weights[:, :, None], (rows.float() * y.float()).sum(-1)
     return to_y.to(y.dtype), to_weights, link, None, None, None, None
 

@@ -53,14 +53,31 @@ class Plan:
         # By number and whether it has gradients.
         self._pending: dict[tuple[int, bool], Any] = {}
         self._expanded: Any = None
+        self._device = torch.device("cpu") if world.runtime == "host" else torch.device("cuda", world.device)
+        # Tensors of windows, by name and address: making one costs more than a kernel, and each slot has windows of its own.
+        self._windows: dict[tuple[str, int], torch.Tensor] = {}
+        # The stream that used the layout last.
+        self._layout_stream: Any = None
+        # Made here: a capture may be the first call, and what it makes has values in its replays alone.
+        with torch.inference_mode(False):
+            device, stride = self._device, self.native.row_stride
+            self._places = torch.arange(stride or self.rows, device=device)
+            self._in_expert = torch.arange(0 if self.layout is None else self.layout.capacity, device=device)
+            fills = ((dtype, 0), (torch.int32, -1), (torch.float32, 0), (torch.uint8, 0))
+            self._fills = {(of, fill): torch.full((), fill, dtype=of, device=device) for of, fill in fills}
+            # No elements: the link of a combine whose rows have no gradient, so that its output has one on every rank.
+            self.anchor = torch.empty(0, device=device, requires_grad=True)
         _PLANS[self.name] = self
 
     @property
     def experts_shape(self) -> tuple[int, int]:
         """Local experts, and rows of each in the expert-major layout."""
+        self._check_layout()
+        return len(self.layout.experts), self.layout.capacity
+
+    def _check_layout(self) -> None:
         if self.layout is None:
             raise anabranch.UsageError(f"the plan {self.name!r} has no expert-major layout; give ExpertParallel a capacity")
-        return len(self.layout.experts), self.layout.capacity
 
     def _settle(self) -> None:
         """CPU tensors have no stream: results are there when an op returns."""
@@ -97,6 +114,11 @@ class Plan:
         self._settle()
         return operation
 
+    def release(self, key: tuple[int, bool]) -> None:
+        """Gives the slot of an operation back that nothing combines, on all ranks alike."""
+        self._pending.pop(key).release()
+        self._settle()
+
     def take(self, key: tuple[int, bool], routing: torch.Tensor, tokens: int, weights: torch.Tensor | None = None) -> Any:
         """The operation to combine. Where there is none any more, empty rows are sent once more along the routing, with ``weights``."""
         if key not in self._pending:
@@ -114,25 +136,53 @@ class Plan:
 
     def received(self, operation: Any) -> torch.Tensor:
         """Which rows of the windows came, ``[rows, 1]``."""
-        counts = torch.from_dlpack(operation.counts)
-        places = torch.arange(self.rows, device=counts.device)
-        stride = self.native.row_stride
-        if stride:
-            return (places % stride < counts[places // stride])[:, None]
-        return (places < torch.from_dlpack(operation.offsets)[-1])[:, None]
+        if self.native.row_stride:
+            return (self._places < self.window(operation, "counts")[:, None]).view(self.rows, 1)
+        return (self._places < self.window(operation, "offsets")[-1])[:, None]
+
+    def window(self, of: Any, name: str) -> torch.Tensor:
+        """A window of an operation or of the layout."""
+        memory = getattr(of, name)
+        key = (name if of is not self.layout else f"layout {name}", memory.data_ptr)
+        tensor = self._windows.get(key)
+        if tensor is None:
+            with torch.inference_mode(False):
+                tensor = self._windows[key] = torch.from_dlpack(memory)
+        return tensor
+
+    def kept(self, of: Any, name: str, mask: torch.Tensor, fill: int = 0) -> torch.Tensor:
+        """A copy of a window, ``fill`` where nothing came."""
+        tensor = self.window(of, name)
+        return torch.where(mask, tensor, self._fills[tensor.dtype, fill])
+
+    def _order_layout(self) -> None:
+        """Makes the current stream wait for the last use of the layout, where that was on another stream."""
+        if self._device.type == "cpu":
+            return
+        stream, last = torch.cuda.current_stream(self._device), self._layout_stream
+        self._layout_stream = stream
+        if last is None or last == stream:
+            return
+        with torch.cuda.stream(last):
+            was_capturing = torch.cuda.is_current_stream_capturing()
+        # A capture cannot wait for work outside of it: torch waits for that when the capture begins.
+        if was_capturing == torch.cuda.is_current_stream_capturing():
+            stream.wait_stream(last)
 
     def expand(self, operation: Any) -> torch.Tensor:
         """Fills the expert-major layout; which of its rows are pairs, ``[local experts, capacity]``."""
-        _, capacity = self.experts_shape
+        self._check_layout()
+        self._order_layout()
         self.layout.expand(operation)
         self._settle()
         self._expanded = operation
-        counts = torch.from_dlpack(self.layout.counts)
-        return torch.arange(capacity, device=counts.device) < counts[:, None]
+        return self._in_expert < self.window(self.layout, "counts")[:, None]
 
     def contract(self, operation: Any, y: torch.Tensor) -> torch.Tensor | None:
         """Sums the experts' output of each received row, for :meth:`combine`: in the window where the plan has one, else in a tensor."""
-        if self._expanded is not operation:
+        if self._expanded is operation:
+            self._order_layout()
+        else:
             self.expand(operation)
         y = y.detach().to(self.dtype).contiguous()
         sums = None if operation.combine_rows is not None else y.new_empty(self.rows, self.hidden)
@@ -142,14 +192,8 @@ class Plan:
 
     def set_pair_weights(self, operation: Any, weights: torch.Tensor) -> None:
         """Fills the window of weights from those of the expert-major layout."""
-        slots = torch.from_dlpack(self.layout.slot_map).long()
+        slots = self.window(self.layout, "slot_map").long()
         # Entries of rows that did not come are undefined.
         is_pair = (slots >= 0) & (slots < weights.numel()) & self.received(operation)
         picked = weights.reshape(-1)[torch.where(is_pair, slots, 0)] if weights.numel() else weights.new_zeros(slots.shape)
-        torch.from_dlpack(operation.combine_weights).copy_(torch.where(is_pair, picked, 0))
-
-
-def kept(window: Any, mask: torch.Tensor, fill: int = 0) -> torch.Tensor:
-    """A copy of a window, ``fill`` where nothing came."""
-    tensor = torch.from_dlpack(window)
-    return torch.where(mask, tensor, tensor.new_full((), fill))
+        self.window(operation, "combine_weights").copy_(torch.where(is_pair, picked, 0))

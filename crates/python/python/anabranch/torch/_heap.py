@@ -29,11 +29,16 @@ class Heap:
             torch.cuda.synchronize(self._device)
         for start in dropped:
             del self._entries[start]
-        self._starts = sorted(self._entries)
         memory = self._world.empty(size, "uint8", ranks=[self._numbers[rank] for rank in ranks], tag="torch")
         self._entries[memory.data_ptr] = (memory, frozenset(ranks), is_pooled)
         self._starts = sorted(self._entries)
         return memory
+
+    def drop(self) -> None:
+        """Lets go of all memory: tensors keep theirs."""
+        self._entries.clear()
+        self._starts.clear()
+        self._pools.clear()
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype, ranks: tuple[int, ...]) -> torch.Tensor:
         """A tensor at the same offset of the heap on all of these ranks, which all call this."""

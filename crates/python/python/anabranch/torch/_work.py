@@ -10,6 +10,8 @@ import torch
 from torch._C._distributed_c10d import Work
 from torch.distributed import DistBackendError
 
+from anabranch import _native
+
 from ._world import Shared, reported
 
 
@@ -17,53 +19,60 @@ class Buffers:
     """Contiguous memory of a call's tensors. Copies those that are not contiguous, and keeps all until the call is over."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self._kept: list[torch.Tensor] = []
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def _check(self, tensor: torch.Tensor) -> None:
-        if tensor.layout != torch.strided:
+        if tensor.layout is not torch.strided:
             raise NotImplementedError(f"the backend anabranch takes dense tensors; this one has the layout {tensor.layout}")
-        if tensor.device.type != self._device.type or tensor.device.index not in (None, self._device.index):
+        if tensor.device != self.device:
             raise ValueError(
-                f"a tensor is on {tensor.device}; the backend anabranch uses {self._device} on this rank (on GPUs the device of the local "
+                f"a tensor is on {tensor.device}; the backend anabranch uses {self.device} on this rank (on GPUs the device of the local "
                 "rank: call torch.cuda.set_device(local_rank))"
             )
 
     def input(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor's values in contiguous memory."""
         self._check(tensor)
-        tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
         self._kept.append(tensor)
         return tensor
 
     def output(self, tensor: torch.Tensor, *, is_input: bool = False) -> torch.Tensor:
         """Contiguous memory whose values the tensor has after :meth:`copy_back`; with its values now if ``is_input``."""
         self._check(tensor)
+        self._kept.append(tensor)
+        if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+            return tensor
         tensor = tensor.detach()
-        contiguous = tensor
-        if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
-            contiguous = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-            if is_input:
-                contiguous.copy_(tensor)
-            self._copies.append((tensor, contiguous))
-        self._kept += (tensor, contiguous)
+        contiguous = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        if is_input:
+            contiguous.copy_(tensor)
+        self._copies.append((tensor, contiguous))
+        self._kept.append(contiguous)
         return contiguous
 
     def join(self, tensors: list[torch.Tensor]) -> torch.Tensor:
         """The values of the tensors, one after the other."""
-        return self.input(torch.cat([self.input(tensor).view(-1) for tensor in tensors]))
+        return self.input(torch.cat([self.input(tensor).detach().view(-1) for tensor in tensors]))
 
     def split(self, tensors: list[torch.Tensor]) -> torch.Tensor:
         """Memory for all of the tensors, one after the other, from which :meth:`copy_back` fills them."""
         for tensor in tensors:
             self._check(tensor)
         sizes = [tensor.numel() for tensor in tensors]
-        flat = torch.empty(sum(sizes), dtype=tensors[0].dtype, device=self._device)
+        flat = torch.empty(sum(sizes), dtype=tensors[0].dtype, device=self.device)
         for tensor, part in zip(tensors, flat.split(sizes)):
             self._copies.append((tensor.detach(), part.view(tensor.shape)))
         self._kept.append(flat)
         return flat
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether :meth:`copy_back` has something to do."""
+        return bool(self._copies)
 
     def copy_back(self) -> None:
         """Fills the tensors that are not contiguous, on the current stream."""
@@ -156,42 +165,64 @@ class HostWork(Work):
 
 
 class StreamWork(Work):
-    """A work on a GPU. Waiting orders the current stream after it; only a barrier's wait blocks the host."""
+    """A work on a GPU. Waiting orders the current stream after it; only a barrier's wait blocks the host.
 
-    def __init__(self, shared: Shared, stream, buffers: Buffers, result: list[torch.Tensor], is_barrier: bool) -> None:
+    A work that ran on the current stream of its call, ``side`` being ``None``, has no event: the order of the stream is enough.
+    """
+
+    def __init__(self, shared: Shared, stream: int, side, native, buffers: Buffers, result: list[torch.Tensor], is_barrier: bool) -> None:
         super().__init__()
         self._shared = shared
         self._stream = stream
-        self.event = torch.cuda.Event()
-        self.event.record(stream)
+        self._side = side
+        self._native = native
+        # The event of the native work is before the copies.
+        self._copied = side.record_event() if side is not None and buffers.has_copies else None
         self._buffers = buffers
         self._result = result
         self._is_barrier = is_barrier
         self._future: torch.futures.Future | None = None
 
+    def _order(self, current: int) -> None:
+        """Makes the current stream wait for the work."""
+        if current == self._stream:
+            return
+        if self._copied is not None:
+            self._copied.wait()
+        elif self._native is not None:
+            self._native.wait_on(current)
+        else:
+            _native.raw_order(self._shared.world, current, self._stream)
+
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Makes the current stream wait for the work. Raises what made the world fail."""
-        current = torch.cuda.current_stream(self._shared.device)
-        current.wait_event(self.event)
-        # The allocator may now give the memory to later work of the current stream.
-        self._buffers.release()
+        shared = self._shared
+        current = shared.current_stream()
         with reported():
+            self._order(current)
+            # The allocator may now give the memory to later work of the current stream.
+            self._buffers.release()
             if self._is_barrier:
-                self._shared.world.synchronize(current.cuda_stream, timeout=timeout.total_seconds() or None)
+                shared.world.synchronize(current, timeout=timeout.total_seconds() or None)
             else:
-                self._shared.world.check()
+                shared.world.check()
         return True
 
     def synchronize(self) -> None:
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether the GPU has done the work."""
-        return self.event.query()
+        """Whether the GPU has done the work, and for a work without an event all that its stream has now."""
+        if self._copied is not None:
+            return self._copied.query()
+        return self._torch_stream().query() if self._native is None else self._native.poll()
+
+    def _torch_stream(self):
+        return self._side or torch.cuda.ExternalStream(self._stream, self._shared.device)
 
     def is_success(self) -> bool:
         """Whether the GPU has done the work and the world has not failed."""
-        return self.event.query() and self.exception() is None
+        return self.exception() is None and self.is_completed()
 
     def exception(self) -> Exception | None:
         """What made the world fail."""
@@ -211,7 +242,7 @@ class StreamWork(Work):
         if self._future is None:
             self._future = torch.futures.Future(devices=[self._shared.device])
             # The future records events of the current stream.
-            with torch.cuda.stream(self._stream):
+            with torch.cuda.stream(self._torch_stream()):
                 self._future.set_result(self._result)
         return self._future
 

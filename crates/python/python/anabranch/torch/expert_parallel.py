@@ -145,7 +145,7 @@ class ExpertParallel:
             received: of the dispatch.
         """
         self._check(y, received)
-        return _ops.ep_combine(y, received.link, received.routing, received.number, received.tokens, self.name)
+        return _ops.ep_combine(y, self._link(received), received.routing, received.number, received.tokens, self.name)
 
     def dispatch_experts(
         self, x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, scales: torch.Tensor | None = None
@@ -163,8 +163,12 @@ class ExpertParallel:
             received: of :meth:`dispatch_experts`.
         """
         self._check(y, received)
-        of = (received.weights, received.link, received.routing, received.number, received.tokens)
+        of = (received.weights, self._link(received), received.routing, received.number, received.tokens)
         return _ops.ep_combine_experts(y, *of, self.name)
+
+    def _link(self, received: Received | ReceivedByExpert) -> torch.Tensor:
+        """What gives the combine's output a gradient on every rank, also where no expert got a row and only experts are trained."""
+        return received.link if received.link.requires_grad else self._plan.anchor
 
     def _check(self, y: torch.Tensor, received: Received | ReceivedByExpert) -> None:
         if received.plan != self.name:
