@@ -28,7 +28,8 @@ pub use table::{Setting, setting_named, settings_markdown};
 pub use units::{ByteSize, Period, UnitError};
 pub use value::{NicDriverName, Schedule, SettingKind};
 
-/// Variables that begin with our name and are no settings: what launchers give to ranks, the log filter, and the folder of a trace.
+/// Variables that begin with our name and are no settings: what launchers give to ranks, the log filter, the folder of
+/// a trace, and what the drop-in for NCCL reads.
 const OTHER_VARIABLES: &[&str] = &[
     "ANABRANCH_BOOTSTRAP",
     "ANABRANCH_SECRET",
@@ -43,6 +44,8 @@ const OTHER_VARIABLES: &[&str] = &[
     "ANABRANCH_RESTART_COUNT",
     "ANABRANCH_LOG",
     "ANABRANCH_TRACE",
+    "ANABRANCH_NCCL_FALLBACK",
+    "ANABRANCH_NCCL_VERSION",
 ];
 
 fn is_other_variable(name: &str) -> bool {

@@ -129,13 +129,14 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("python", &["anabranch", "cli"]),
+    ("nccl", &["anabranch"]),
     ("repo", &[]),
     // Written apart from what it tests: it may share nothing with it.
     ("softhca", &[]),
 ];
 
 /// Crates that no other crate may have as a normal dependency.
-const WITHOUT_DEPENDENTS: &[&str] = &["python", "repo", "softhca"];
+const WITHOUT_DEPENDENTS: &[&str] = &["nccl", "python", "repo", "softhca"];
 
 type Edges = BTreeMap<String, BTreeSet<String>>;
 
