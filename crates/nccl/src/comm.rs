@@ -17,7 +17,9 @@ use crate::error::Failure;
 use crate::process::Process;
 use crate::window::Window;
 
-/// How long the end of a communicator waits for the other ranks' ends.
+/// How long `ncclCommDestroy` waits for the other ranks, which may end their communicators in another order. Leaving goes on behind it.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the end of the process waits for worlds that are being left.
 const FAREWELL: Duration = Duration::from_secs(10);
 
 type Id = [u8; UniqueId::BYTES];
@@ -28,8 +30,8 @@ static COMMS: Mutex<Option<HashMap<usize, Arc<Comm>>>> = Mutex::new(None);
 static ROOTS: Mutex<Option<HashMap<Id, TcpRoot>>> = Mutex::new(None);
 /// Ranks of one id in this process.
 static CLIQUES: Mutex<Option<HashMap<Id, Arc<Clique>>>> = Mutex::new(None);
-/// Worlds that are being left.
-static LEAVING: Mutex<Vec<Receiver<()>>> = Mutex::new(Vec::new());
+/// Worlds that are being left, each with the id of its communicator.
+static LEAVING: Mutex<Vec<(Id, Receiver<()>)>> = Mutex::new(Vec::new());
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -291,7 +293,7 @@ impl Comm {
             drop(sender);
         };
         match std::thread::Builder::new().name("anabranch leave".to_owned()).spawn(leave) {
-            Ok(_) => lock(&LEAVING).push(receiver),
+            Ok(_) => lock(&LEAVING).push((self.id, receiver)),
             Err(error) => {
                 tracing::warn!(%error, "no thread to leave a world: the other ranks will lose this one")
             }
@@ -308,7 +310,7 @@ impl Comm {
     /// Waits until this process has left, unless other ranks of the communicator in it have not begun to.
     pub(crate) fn wait_left(&self) {
         if self.clique.alive.load(Ordering::Acquire) == 0 {
-            wait_all_left();
+            wait(PATIENCE, |id| *id == self.id);
         }
     }
 
@@ -425,16 +427,19 @@ impl Comm {
     }
 }
 
-/// Waits for the worlds that are being left, for a limited time.
+/// Waits for all worlds that are being left, at the end of the process.
 pub(crate) fn wait_all_left() {
-    let leaving = std::mem::take(&mut *lock(&LEAVING));
-    let deadline = Deadline::after(FAREWELL);
-    for left in leaving {
+    wait(FAREWELL, |_| true);
+}
+
+/// Waits for worlds that are being left, for a limited time.
+fn wait(limit: Duration, concerns: impl Fn(&Id) -> bool) {
+    let leaving: Vec<_> = lock(&LEAVING).extract_if(.., |(id, _)| concerns(id)).collect();
+    let deadline = Deadline::after(limit);
+    for (id, left) in leaving {
         if left.recv_timeout(deadline.remaining()) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!(
-                "other ranks have not ended a communicator that this process ended {FAREWELL:?} ago"
-            );
-            lock(&LEAVING).push(left);
+            tracing::info!("other ranks have not ended a communicator that this process ended {limit:?} ago");
+            lock(&LEAVING).push((id, left));
         }
     }
 }

@@ -187,7 +187,11 @@ pub(crate) fn on_threads(nccl: &Nccl, size: u32, work: impl Fn(&Rank<'_>) + Sync
                 nccl.set_device(rank);
                 let (stream, comm) = (nccl.stream(), nccl.init(size, id, rank));
                 work(&Rank { nccl, comm, stream, rank, size });
-                nccl.destroy(comm);
+                // Unless `work` has aborted it.
+                let mut size = 0;
+                if nccl!(nccl, ncclCommCount(comm => Comm, &raw mut size => *mut c_int)) == 0 {
+                    nccl.destroy(comm);
+                }
             });
         }
     });
