@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use anabranch::bootstrap::{Deadline, Heartbeat, TcpConfig, TcpRendezvous, TcpRoot, UniqueId};
 use anabranch::ccl::{Communicator, ReduceOp};
-use anabranch::{GlobalRank, JoinedRank, World};
+use anabranch::{GlobalRank, JoinedRank, RuntimeKind, World};
 
 use crate::abi::{self, CommConfig, Handle};
+use crate::blocks::Blocks;
 use crate::error::Failure;
 use crate::process::Process;
 use crate::window::Window;
@@ -47,6 +48,8 @@ struct Clique {
 pub(crate) struct Joined {
     pub(crate) world: World,
     pub(crate) communicator: Mutex<Communicator>,
+    /// Given back after the communicator.
+    _blocks: Option<Blocks>,
 }
 
 impl fmt::Debug for Joined {
@@ -198,11 +201,20 @@ impl Comm {
         };
         let world = process.platform.join(&rank)?;
         let mut config = anabranch::ccl_config(world.settings())?;
-        if let Some(blocks) = self.config.max_blocks {
-            config.max_blocks = if config.max_blocks == 0 { blocks } else { config.max_blocks.min(blocks) };
-        }
+        // 0: no setting.
+        let blocks = if config.max_blocks == 0 && process.kind() != RuntimeKind::Host {
+            Some(Blocks::take(&world)?)
+        } else {
+            None
+        };
+        let offers = [
+            config.max_blocks,
+            blocks.as_ref().map_or(0, |blocks| blocks.number),
+            self.config.max_blocks.unwrap_or(0),
+        ];
+        config.max_blocks = offers.into_iter().filter(|offer| *offer > 0).min().unwrap_or(0);
         let communicator = Communicator::new(&world, world.group(), config)?;
-        Ok(Joined { world, communicator: Mutex::new(communicator) })
+        Ok(Joined { world, communicator: Mutex::new(communicator), _blocks: blocks })
     }
 
     /// The joined world. Waits for an initialisation that is under way.

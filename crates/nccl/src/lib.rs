@@ -9,6 +9,7 @@
 //! The registries are global to the process: NCCL's callers have a number (`ncclComm_t`, `ncclWindow_t`, an address), and nothing else.
 
 mod abi;
+mod blocks;
 mod comm;
 mod error;
 mod exit;

@@ -70,10 +70,6 @@ fn settings(environment: &Environment) -> Result<(Config, bool), Failure> {
             config.ccl.pipe_bytes.get_or_insert(ByteSize(32 << 20));
         }
     }
-    if !is_host {
-        // The grids of several communicators and the kernels of the program fit beside each other.
-        config.ccl.max_blocks.get_or_insert(32);
-    }
     Ok((config, chooses_runtime))
 }
 
