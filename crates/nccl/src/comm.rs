@@ -307,7 +307,7 @@ impl Comm {
         match std::thread::Builder::new().name("anabranch leave".to_owned()).spawn(leave) {
             Ok(_) => lock(&LEAVING).push((self.id, receiver)),
             Err(error) => {
-                tracing::warn!(%error, "no thread to leave a world: the other ranks will lose this one")
+                tracing::warn!(%error, "no thread to leave a world: the other ranks will lose this one");
             }
         }
         self.leave_clique();

@@ -42,7 +42,7 @@ fn expect(what: &str, rank: &Rank<'_>, buffer: &Buffer, wanted: impl Fn(usize) -
     assert!(
         wrong.is_none(),
         "{what} on rank {} of {}, type {}: element and value {wrong:?}, wanted {:?}",
-        rank.rank,
+        rank.number,
         rank.size,
         buffer.data_type,
         wrong.map(|(index, _)| wanted(index))
@@ -53,7 +53,7 @@ fn expect(what: &str, rank: &Rank<'_>, buffer: &Buffer, wanted: impl Fn(usize) -
 fn reductions(rank: &Rank<'_>, data_type: c_int, op: c_int, wanted: &dyn Fn(usize) -> f64) {
     let (nccl, size) = (rank.nccl, rank.size as usize);
     for count in COUNTS {
-        let send = Buffer::of(data_type, &all_given(rank.rank, count));
+        let send = Buffer::of(data_type, &all_given(rank.number, count));
         let mut receive = Buffer::zeros(data_type, count);
         nccl.ok(nccl.all_reduce(rank, &send, &mut receive, op));
         nccl.synchronize(rank.stream);
@@ -66,7 +66,7 @@ fn reductions(rank: &Rank<'_>, data_type: c_int, op: c_int, wanted: &dyn Fn(usiz
         expect("all_reduce in place", rank, &both, wanted);
         both = same;
         for root in 0..rank.size {
-            let is_root = root == rank.rank;
+            let is_root = root == rank.number;
             let result = Buffer::zeros(data_type, count);
             // Off the root NCCL takes a null pointer.
             let target = if is_root { result.address() } else { std::ptr::null_mut() };
@@ -75,15 +75,15 @@ fn reductions(rank: &Rank<'_>, data_type: c_int, op: c_int, wanted: &dyn Fn(usiz
             if is_root {
                 expect("reduce", rank, &result, wanted);
             }
-            expect("the input of reduce", rank, &both, |index| given(rank.rank, index));
+            expect("the input of reduce", rank, &both, |index| given(rank.number, index));
         }
-        let send = Buffer::of(data_type, &all_given(rank.rank, count * size));
+        let send = Buffer::of(data_type, &all_given(rank.number, count * size));
         let part = Buffer::zeros(data_type, count);
         nccl.ok(nccl!(nccl, ncclReduceScatter(send.address() => *const c_void, part.address() => *mut c_void, count => usize, data_type => c_int, op => c_int, rank.comm => Comm, rank.stream => Stream)));
         nccl.synchronize(rank.stream);
-        expect("reduce_scatter", rank, &part, |index| wanted(rank.rank as usize * count + index));
+        expect("reduce_scatter", rank, &part, |index| wanted(rank.number as usize * count + index));
         // In place: the part of this rank in the input.
-        let own = rank.rank as usize * count;
+        let own = rank.number as usize * count;
         nccl.ok(nccl!(nccl, ncclReduceScatter(send.address() => *const c_void, send.at(own) => *mut c_void, count => usize, data_type => c_int, op => c_int, rank.comm => Comm, rank.stream => Stream)));
         nccl.synchronize(rank.stream);
         let values = send.values();
@@ -95,34 +95,34 @@ fn reductions(rank: &Rank<'_>, data_type: c_int, op: c_int, wanted: &dyn Fn(usiz
 }
 
 fn movements(rank: &Rank<'_>, data_type: c_int) {
-    let (nccl, size, me) = (rank.nccl, rank.size as usize, rank.rank as usize);
+    let (nccl, size, me) = (rank.nccl, rank.size as usize, rank.number as usize);
     let (comm, stream) = (rank.comm, rank.stream);
     for count in COUNTS {
         let of = |index: usize| (index / count, index % count);
-        let send = Buffer::of(data_type, &all_given(rank.rank, count));
+        let send = Buffer::of(data_type, &all_given(rank.number, count));
         let all = Buffer::zeros(data_type, count * size);
         nccl.ok(nccl!(nccl, ncclAllGather(send.address() => *const c_void, all.address() => *mut c_void, count => usize, data_type => c_int, comm => Comm, stream => Stream)));
         nccl.synchronize(stream);
         expect("all_gather", rank, &all, |index| given(of(index).0 as u32, of(index).1));
         let parts: Vec<f64> = (0..count * size)
-            .map(|index| if of(index).0 == me { given(rank.rank, of(index).1) } else { 0.0 })
+            .map(|index| if of(index).0 == me { given(rank.number, of(index).1) } else { 0.0 })
             .collect();
         let all = Buffer::of(data_type, &parts);
         nccl.ok(nccl!(nccl, ncclAllGather(all.at(me * count) => *const c_void, all.address() => *mut c_void, count => usize, data_type => c_int, comm => Comm, stream => Stream)));
         nccl.synchronize(stream);
         expect("all_gather in place", rank, &all, |index| given(of(index).0 as u32, of(index).1));
 
-        let send = Buffer::of(data_type, &all_given(rank.rank, count * size));
+        let send = Buffer::of(data_type, &all_given(rank.number, count * size));
         let all = Buffer::zeros(data_type, count * size);
         nccl.ok(nccl!(nccl, ncclAlltoAll(send.address() => *const c_void, all.address() => *mut c_void, count => usize, data_type => c_int, comm => Comm, stream => Stream)));
         nccl.synchronize(stream);
         expect("alltoall", rank, &all, |index| given(of(index).0 as u32, me * count + of(index).1));
 
         for root in 0..rank.size {
-            let is_root = root == rank.rank;
+            let is_root = root == rank.number;
             let code = root as c_int;
             let (send, receive) =
-                (Buffer::of(data_type, &all_given(rank.rank, count)), Buffer::zeros(data_type, count));
+                (Buffer::of(data_type, &all_given(rank.number, count)), Buffer::zeros(data_type, count));
             // Off the root the send buffer is not used.
             let source = if is_root { send.address() } else { std::ptr::null_mut() };
             nccl.ok(nccl!(nccl, ncclBroadcast(source => *const c_void, receive.address() => *mut c_void, count => usize, data_type => c_int, code => c_int, comm => Comm, stream => Stream)));
@@ -132,7 +132,7 @@ fn movements(rank: &Rank<'_>, data_type: c_int) {
             nccl.synchronize(stream);
             expect("bcast", rank, &send, |index| given(root, index));
 
-            let send = Buffer::of(data_type, &all_given(rank.rank, count));
+            let send = Buffer::of(data_type, &all_given(rank.number, count));
             let all = Buffer::zeros(data_type, count * size);
             let target = if is_root { all.address() } else { std::ptr::null_mut() };
             nccl.ok(nccl!(nccl, ncclGather(send.address() => *const c_void, target => *mut c_void, count => usize, data_type => c_int, code => c_int, comm => Comm, stream => Stream)));
@@ -140,7 +140,7 @@ fn movements(rank: &Rank<'_>, data_type: c_int) {
             if is_root {
                 expect("gather", rank, &all, |index| given(of(index).0 as u32, of(index).1));
             }
-            let all = Buffer::of(data_type, &all_given(rank.rank, count * size));
+            let all = Buffer::of(data_type, &all_given(rank.number, count * size));
             let part = Buffer::zeros(data_type, count);
             let source = if is_root { all.address() } else { std::ptr::null_mut() };
             nccl.ok(nccl!(nccl, ncclScatter(source => *const c_void, part.address() => *mut c_void, count => usize, data_type => c_int, code => c_int, comm => Comm, stream => Stream)));
@@ -238,7 +238,7 @@ fn ranks_that_are_processes_have_the_same_values() {
     let id = meet(&nccl, role.rank, &role.argument);
     let (stream, size) = (nccl.stream(), role.size);
     let comm = nccl.init(size, id, role.rank);
-    let rank = Rank { nccl: &nccl, comm, stream, rank: role.rank, size };
+    let rank = Rank { nccl: &nccl, comm, stream, number: role.rank, size };
     for op in 0..=3 {
         reductions(&rank, FLOAT, op, &|index| reduced(op, index, size));
     }

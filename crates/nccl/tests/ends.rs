@@ -36,7 +36,7 @@ fn abort_from_another_thread_ends_a_collective_that_waits() {
     on_threads(&nccl, 3, |rank| {
         nccl.count_ranks(rank);
         let number = rank.comm as usize;
-        if rank.rank == 1 {
+        if rank.number == 1 {
             std::thread::scope(|scope| {
                 let nccl = &nccl;
                 scope.spawn(move || {
@@ -45,7 +45,7 @@ fn abort_from_another_thread_ends_a_collective_that_waits() {
                 });
                 wait_in_vain(rank);
             });
-        } else if rank.rank == 0 {
+        } else if rank.number == 0 {
             wait_in_vain(rank);
             let (code, text) = failure(rank);
             assert!(code == 6 || code == 3, "{code} {text}");
@@ -55,7 +55,7 @@ fn abort_from_another_thread_ends_a_collective_that_waits() {
             let (_, text) = failure(rank);
             assert!(text.contains("rank 1"), "{text}");
         }
-        if rank.rank != 1 {
+        if rank.number != 1 {
             nccl.ok(nccl!(nccl, ncclCommAbort(rank.comm => Comm)));
         }
     });
@@ -76,9 +76,9 @@ fn a_killed_rank_is_named() {
     let nccl = Nccl::open(&[("ANABRANCH__DEADLINE__OPERATION", "300 s")]);
     let id = meet(&nccl, role.rank, &role.argument);
     let (stream, size) = (nccl.stream(), role.size);
-    let rank = Rank { nccl: &nccl, comm: nccl.init(size, id, role.rank), stream, rank: role.rank, size };
+    let rank = Rank { nccl: &nccl, comm: nccl.init(size, id, role.rank), stream, number: role.rank, size };
     nccl.count_ranks(&rank);
-    if rank.rank == 2 {
+    if rank.number == 2 {
         anabranch_testkit::say("dying", "");
         anabranch_testkit::end(true);
     }

@@ -38,9 +38,9 @@ fn orders(number: usize) -> Vec<Vec<usize>> {
 
 /// A send to every rank and a receive from every rank, this one included, in an order; `count` elements, more to later ranks.
 fn exchange(rank: &Rank<'_>, order: &[usize], count: usize, streams: [Stream; 2]) {
-    let (nccl, size, me) = (rank.nccl, rank.size as usize, rank.rank as usize);
+    let (nccl, size, me) = (rank.nccl, rank.size as usize, rank.number as usize);
     let of = |from: usize, to: usize| count + 3 * to + from;
-    let sent: Vec<_> = (0..size).map(|to| Buffer::of(FLOAT, &all_given(rank.rank, of(me, to)))).collect();
+    let sent: Vec<_> = (0..size).map(|to| Buffer::of(FLOAT, &all_given(rank.number, of(me, to)))).collect();
     let received: Vec<_> = (0..size).map(|from| Buffer::zeros(FLOAT, of(from, me))).collect();
     nccl.group(|| {
         for place in order {
@@ -52,7 +52,9 @@ fn exchange(rank: &Rank<'_>, order: &[usize], count: usize, streams: [Stream; 2]
             }
         }
     });
-    streams.into_iter().for_each(|stream| nccl.synchronize(stream));
+    for stream in streams {
+        nccl.synchronize(stream);
+    }
     for (from, buffer) in received.iter().enumerate() {
         assert_eq!(
             buffer.values(),
@@ -72,7 +74,7 @@ fn sends_and_receives_of_a_group_go_in_any_order() {
         // Each rank goes through the orders at a pace of its own; streams alternate.
         let streams = [rank.stream, nccl.stream()];
         for number in 0..180 {
-            exchange(rank, &orders[(number * (4 * rank.rank as usize + 1) + number) % 720], 5, streams);
+            exchange(rank, &orders[(number * (4 * rank.number as usize + 1) + number) % 720], 5, streams);
         }
         // Longer than a pipe holds: everybody sends first.
         exchange(rank, &[0, 1, 2, 3, 4, 5], 1 << 19, [rank.stream; 2]);
@@ -88,7 +90,7 @@ fn one_thread_drives_several_devices() {
         .zip(comms)
         .map(|(rank, comm)| {
             nccl.set_device(rank);
-            Rank { nccl: &nccl, comm, stream: nccl.stream(), rank, size: RANKS }
+            Rank { nccl: &nccl, comm, stream: nccl.stream(), number: rank, size: RANKS }
         })
         .collect();
     for (number, rank) in ranks.iter().enumerate() {
@@ -118,16 +120,18 @@ fn one_thread_drives_several_devices() {
     let got = vec![Buffer::zeros(INT32, 1); RANKS as usize];
     nccl.group(|| {
         for rank in &ranks {
-            let me = rank.rank;
+            let me = rank.number;
             send(rank, &tokens[me as usize], (me + 1) % RANKS, rank.stream);
             receive(rank, &got[me as usize], (me + RANKS - 1) % RANKS, rank.stream);
         }
     });
     for rank in &ranks {
         nccl.synchronize(rank.stream);
-        assert_eq!(got[rank.rank as usize].values(), [f64::from((rank.rank + RANKS - 1) % RANKS)]);
+        assert_eq!(got[rank.number as usize].values(), [f64::from((rank.number + RANKS - 1) % RANKS)]);
     }
-    ranks.iter().for_each(|rank| nccl.destroy(rank.comm));
+    for rank in &ranks {
+        nccl.destroy(rank.comm);
+    }
 }
 
 #[test]
@@ -136,11 +140,11 @@ fn a_group_mixes_collectives_with_messages_on_two_communicators() {
     let nccl = Nccl::open(&[]);
     let second = nccl.unique_id();
     on_threads(&nccl, RANKS, |rank| {
-        let other = Rank { comm: nccl.init(RANKS, second, rank.rank), stream: nccl.stream(), ..*rank };
-        let next = (rank.rank + 1) % RANKS;
-        let before = (rank.rank + RANKS - 1) % RANKS;
+        let other = Rank { comm: nccl.init(RANKS, second, rank.number), stream: nccl.stream(), ..*rank };
+        let next = (rank.number + 1) % RANKS;
+        let before = (rank.number + RANKS - 1) % RANKS;
         for _ in 0..5 {
-            let token = Buffer::of(INT32, &[f64::from(rank.rank)]);
+            let token = Buffer::of(INT32, &[f64::from(rank.number)]);
             let got = [Buffer::zeros(INT32, 1), Buffer::zeros(INT32, 1)];
             let mut sums = [Buffer::zeros(INT32, 1), Buffer::zeros(INT32, 1)];
             nccl.group(|| {
@@ -151,7 +155,9 @@ fn a_group_mixes_collectives_with_messages_on_two_communicators() {
                 send(&other, &token, next, other.stream);
                 receive(rank, &got[0], before, rank.stream);
             });
-            [rank.stream, other.stream].into_iter().for_each(|stream| nccl.synchronize(stream));
+            for stream in [rank.stream, other.stream] {
+                nccl.synchronize(stream);
+            }
             for (got, sum) in got.iter().zip(&sums) {
                 assert_eq!((got.values()[0], sum.values()[0]), (f64::from(before), 3.0));
             }

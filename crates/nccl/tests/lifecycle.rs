@@ -38,14 +38,14 @@ fn parts_of_a_split_outlive_it() {
     let nccl = Nccl::open(&[]);
     on_threads(&nccl, 4, |rank| {
         // Ranks 0 and 2, 1 and 3, in reverse order.
-        let part = split(rank, (rank.rank % 2) as c_int, -(rank.rank as c_int));
+        let part = split(rank, (rank.number % 2) as c_int, -(rank.number as c_int));
         let mut place = -1;
         nccl.ok(nccl!(nccl, ncclCommUserRank(part => Comm, &raw mut place => *mut c_int)));
-        assert_eq!(place, c_int::from(rank.rank < 2));
-        let part = Rank { comm: part, rank: place as u32, size: 2, ..*rank };
+        assert_eq!(place, c_int::from(rank.number < 2));
+        let part = Rank { comm: part, number: place as u32, size: 2, ..*rank };
         nccl.count_ranks(&part);
-        let none = split(rank, if rank.rank == 3 { -1 } else { 5 }, 0);
-        assert_eq!(none.is_null(), rank.rank == 3);
+        let none = split(rank, if rank.number == 3 { -1 } else { 5 }, 0);
+        assert_eq!(none.is_null(), rank.number == 3);
         if !none.is_null() {
             nccl.count_ranks(&Rank { comm: none, size: 3, ..*rank });
             nccl.destroy(none);
@@ -69,7 +69,7 @@ fn sixteen_communicators_work_at_once() {
     on_threads(&nccl, 2, |rank| {
         let ranks: Vec<_> = ids
             .iter()
-            .map(|id| Rank { comm: nccl.init(2, *id, rank.rank), stream: nccl.stream(), ..*rank })
+            .map(|id| Rank { comm: nccl.init(2, *id, rank.number), stream: nccl.stream(), ..*rank })
             .collect();
         for round in 0..3 {
             let given: Vec<_> =
@@ -83,7 +83,9 @@ fn sixteen_communicators_work_at_once() {
                 assert_eq!(sum.values(), vec![f64::from(2 * (number + round)); 2000]);
             }
         }
-        ranks.iter().for_each(|one| nccl.destroy(one.comm));
+        for one in &ranks {
+            nccl.destroy(one.comm);
+        }
     });
 }
 
@@ -93,13 +95,13 @@ fn two_threads_of_a_rank_use_a_communicator_each() {
     let nccl = Nccl::open(&[]);
     let second = nccl.unique_id();
     on_threads(&nccl, 2, |rank| {
-        let number = rank.rank;
+        let number = rank.number;
         std::thread::scope(|scope| {
             let nccl = &nccl;
             scope.spawn(move || {
                 nccl.set_device(number);
                 let (stream, comm) = (nccl.stream(), nccl.init(2, second, number));
-                let other = Rank { nccl, comm, stream, rank: number, size: 2 };
+                let other = Rank { nccl, comm, stream, number, size: 2 };
                 (0..50).for_each(|_| nccl.count_ranks(&other));
                 nccl.destroy(comm);
             });
@@ -115,7 +117,7 @@ fn a_captured_group_is_replayed_with_new_values() {
     on_threads(&nccl, 2, |rank| {
         let (sum, got) = (Buffer::zeros(FLOAT, 100), Buffer::zeros(FLOAT, 100));
         let input = Buffer::zeros(FLOAT, 100);
-        let peer = 1 - rank.rank as c_int;
+        let peer = 1 - rank.number as c_int;
         let calls = || {
             nccl.group(|| {
                 nccl.ok(nccl!(nccl, ncclAllReduce(input.address() => *const c_void, sum.address() => *mut c_void, 100 => usize, FLOAT => c_int, SUM => c_int, rank.comm => Comm, rank.stream => Stream)));
@@ -130,7 +132,8 @@ fn a_captured_group_is_replayed_with_new_values() {
         calls();
         nccl.ok(nccl!(nccl, anabranchHostEndCapture(rank.stream => Stream, &raw mut graph => *mut c_int)));
         for round in 0..4 {
-            let values: Vec<f64> = (0..100).map(|index| given(rank.rank, index) + f64::from(round)).collect();
+            let values: Vec<f64> =
+                (0..100).map(|index| given(rank.number, index) + f64::from(round)).collect();
             let fresh = Buffer::of(FLOAT, &values);
             // SAFETY: both are 400 bytes, and no work is in flight.
             unsafe { std::ptr::copy(fresh.address().cast::<u8>(), input.address().cast::<u8>(), 400) };
@@ -139,7 +142,7 @@ fn a_captured_group_is_replayed_with_new_values() {
             for index in 0..100 {
                 let round = f64::from(round);
                 assert_eq!(sum.values()[index], given(0, index) + given(1, index) + 2.0 * round);
-                assert_eq!(got.values()[index], given(1 - rank.rank, index) + round);
+                assert_eq!(got.values()[index], given(1 - rank.number, index) + round);
             }
         }
     });
@@ -159,7 +162,7 @@ fn windows_take_the_direct_path() {
         nccl.ok(nccl!(nccl, ncclWinGetUserPtr(rank.comm => Comm, window => *mut c_void, &raw mut user => *mut *mut c_void)));
         assert_eq!(user, memory);
         let (count, half) = (1000, bytes / 2);
-        let given_here = Buffer::of(FLOAT, &all_given(rank.rank, count));
+        let given_here = Buffer::of(FLOAT, &all_given(rank.number, count));
         let output = memory.wrapping_byte_add(half);
         for kind in 0..3 {
             // SAFETY: `count` floats are in the first half of the allocation; no work is in flight.
@@ -208,7 +211,7 @@ fn nonblocking_communicators_join_behind_the_call() {
             let (mut comm, config) = (std::ptr::null_mut(), Config::new(0));
             let code = nccl!(nccl, ncclCommInitRankConfig(&raw mut comm => *mut Comm, 2 => c_int, id => IdValue, rank as c_int => c_int, &raw const config => *const Config));
             assert_eq!(code, 7, "{}", nccl.last_error(std::ptr::null_mut()));
-            Rank { nccl: &nccl, comm, stream: nccl.stream(), rank, size: 2 }
+            Rank { nccl: &nccl, comm, stream: nccl.stream(), number: rank, size: 2 }
         })
         .collect();
     for rank in &comms {
@@ -219,9 +222,9 @@ fn nonblocking_communicators_join_behind_the_call() {
     }
     std::thread::scope(|scope| {
         for rank in &comms {
-            let (nccl, comm, stream, number) = (&nccl, rank.comm as usize, rank.stream as usize, rank.rank);
+            let (nccl, comm, stream, number) = (&nccl, rank.comm as usize, rank.stream as usize, rank.number);
             scope.spawn(move || {
-                let rank = Rank { nccl, comm: comm as Comm, stream: stream as Stream, rank: number, size: 2 };
+                let rank = Rank { nccl, comm: comm as Comm, stream: stream as Stream, number, size: 2 };
                 nccl.count_ranks(&rank);
             });
         }

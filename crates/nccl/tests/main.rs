@@ -1,4 +1,6 @@
 //! Programs of NCCL on the host runtime, through the shared library, in processes of their own.
+#![cfg(test)]
+#![expect(clippy::float_cmp, reason = "the values are exact")]
 
 mod collectives;
 mod common;

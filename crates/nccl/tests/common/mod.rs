@@ -174,7 +174,7 @@ pub(crate) struct Rank<'a> {
     pub(crate) nccl: &'a Nccl,
     pub(crate) comm: Comm,
     pub(crate) stream: Stream,
-    pub(crate) rank: u32,
+    pub(crate) number: u32,
     pub(crate) size: u32,
 }
 
@@ -186,7 +186,7 @@ pub(crate) fn on_threads(nccl: &Nccl, size: u32, work: impl Fn(&Rank<'_>) + Sync
             scope.spawn(move || {
                 nccl.set_device(rank);
                 let (stream, comm) = (nccl.stream(), nccl.init(size, id, rank));
-                work(&Rank { nccl, comm, stream, rank, size });
+                work(&Rank { nccl, comm, stream, number: rank, size });
                 // Unless `work` has aborted it.
                 let mut size = 0;
                 if nccl!(nccl, ncclCommCount(comm => Comm, &raw mut size => *mut c_int)) == 0 {
