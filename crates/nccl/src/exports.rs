@@ -109,10 +109,10 @@ struct Arguments {
     stream: RawStream,
 }
 
-fn submit(arguments: &Arguments) -> Result<(), Failure> {
+fn operation(arguments: &Arguments) -> Result<Operation, Failure> {
     let comm = comm::find(arguments.comm)?;
     let op = arguments.op.map(|op| comm.operator(op)).transpose()?;
-    group::submit(Operation {
+    let operation = Operation {
         kind: arguments.kind,
         stream: arguments.stream as usize,
         send: arguments.send as u64,
@@ -122,7 +122,13 @@ fn submit(arguments: &Arguments) -> Result<(), Failure> {
         op,
         root: rank_of(arguments.root)?,
         comm,
-    })
+    };
+    operation.check()?;
+    Ok(operation)
+}
+
+fn submit(arguments: &Arguments) -> Result<(), Failure> {
+    group::submit(operation(arguments).inspect_err(group::spoil)?)
 }
 
 /// The version that `ANABRANCH_NCCL_VERSION` gives, for programs that demand one; else that of the header.

@@ -46,22 +46,24 @@ pub(crate) fn submit_job(job: Job) -> Result<(), Failure> {
     alone.map_or(Ok(()), |job| run_jobs(vec![job]))
 }
 
-/// Takes an operation into the thread's group, or launches it. A group that has a wrong operation launches nothing.
+/// Notes that a call of the thread's group has failed: the group then launches nothing.
+pub(crate) fn spoil(failure: &Failure) {
+    GROUP.with_borrow_mut(|group| {
+        if group.depth > 0 {
+            group.failure.get_or_insert_with(|| failure.clone());
+        }
+    });
+}
+
+/// Takes an operation into the thread's group, or launches it.
 pub(crate) fn submit(operation: Operation) -> Result<(), Failure> {
-    let checked = operation.check();
     let alone = GROUP.with_borrow_mut(|group| {
         if group.depth == 0 {
             return Some(operation);
         }
-        match &checked {
-            Ok(()) => group.operations.push(operation),
-            Err(failure) => {
-                group.failure.get_or_insert_with(|| failure.clone());
-            }
-        }
+        group.operations.push(operation);
         None
     });
-    checked?;
     alone.map_or(Ok(()), |operation| operation::launch(&[operation]))
 }
 
