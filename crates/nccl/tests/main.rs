@@ -8,3 +8,4 @@ mod ends;
 mod groups;
 mod lifecycle;
 mod names;
+mod program;

@@ -29,6 +29,11 @@ pub(crate) fn path() -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().join("libanabranch_nccl.so")
 }
 
+/// The kernels of all tests of the workspace.
+pub(crate) fn cache() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels")
+}
+
 /// Calls a function that returns a code.
 macro_rules! nccl {
     ($nccl:expr, $name:ident($($argument:expr => $kind:ty),* $(,)?)) => {
@@ -41,7 +46,7 @@ pub(crate) use nccl;
 impl Nccl {
     /// Opens the library in a process that [`anabranch_testkit::Ranks`] started, with settings of its own.
     pub(crate) fn open(settings: &[(&str, &str)]) -> Self {
-        let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
+        let cache = cache();
         let known = [
             ("ANABRANCH__DEVICE__RUNTIME", "host"),
             ("ANABRANCH__KERNELS__CACHE", cache.to_str().unwrap()),
