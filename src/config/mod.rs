@@ -28,8 +28,8 @@ pub use table::{Setting, setting_named, settings_markdown};
 pub use units::{ByteSize, Period, UnitError};
 pub use value::{NicDriverName, Schedule, SettingKind};
 
-/// Variables that begin with our name and are no settings: what launchers give to ranks, the log filter, the folder of a trace, and what Python's
-/// `deep_ep` module reads.
+/// Variables that begin with our name and are no settings: what launchers give to ranks, the log filter, the folder of
+/// a trace, and what Python's `deep_ep` module and the drop-in for NCCL read.
 const OTHER_VARIABLES: &[&str] = &[
     "ANABRANCH_BOOTSTRAP",
     "ANABRANCH_SECRET",
@@ -48,6 +48,8 @@ const OTHER_VARIABLES: &[&str] = &[
     "ANABRANCH_DEEP_EP_MAX_TOKENS",
     "ANABRANCH_DEEP_EP_SLOTS",
     "ANABRANCH_DEEP_EP_MASK_SECONDS",
+    "ANABRANCH_NCCL_FALLBACK",
+    "ANABRANCH_NCCL_VERSION",
 ];
 
 fn is_other_variable(name: &str) -> bool {

@@ -145,6 +145,17 @@ impl Runtime {
         }
     }
 
+    /// The calling thread's current device: for libraries whose callers choose devices by it, as NCCL's do.
+    ///
+    /// # Errors
+    /// The code of `hipGetDevice`.
+    pub fn current_device(&self) -> Result<DeviceOrdinal> {
+        let mut device: c_int = 0;
+        // SAFETY: hipGetDevice writes one int to the pointer.
+        let code = unsafe { (self.api().hipGetDevice)(&raw mut device) };
+        self.check("hipGetDevice", code).map(|()| DeviceOrdinal(device.max(0) as u32))
+    }
+
     /// Opens a device.
     ///
     /// # Errors

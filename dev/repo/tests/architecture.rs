@@ -130,13 +130,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("python", &["anabranch", "cli"]),
     ("capi", &["anabranch"]),
+    ("nccl", &["anabranch"]),
     ("repo", &[]),
     // Written apart from what it tests: it may share nothing with it.
     ("softhca", &[]),
 ];
 
 /// Crates that no other crate may have as a normal dependency.
-const WITHOUT_DEPENDENTS: &[&str] = &["capi", "python", "repo", "softhca"];
+const WITHOUT_DEPENDENTS: &[&str] = &["capi", "nccl", "python", "repo", "softhca"];
 
 type Edges = BTreeMap<String, BTreeSet<String>>;
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Statics of the libraries that can change: file, name, and why it may be one.
-const KNOWN: [(&str, &str, &str); 19] = [
+const KNOWN: [(&str, &str, &str); 37] = [
     ("crates/capi/src/status.rs", "LAST", "the last error of the C interface is per thread"),
     ("crates/ccl/src/run/communicator.rs", "WARNED", "a log line is said once in a process"),
     (
@@ -26,6 +26,40 @@ const KNOWN: [(&str, &str, &str); 19] = [
         "tables of the crate, parsed when first asked for, and never changed",
     ),
     ("crates/ep/src/plan/launch/choice.rs", "LOGGED", "a line is logged once in a process"),
+    ("crates/nccl/src/blocks.rs", "TAKEN", "communicators of a process share the blocks of a device"),
+    ("crates/nccl/src/comm.rs", "COMMS", "callers of NCCL name a communicator by a number"),
+    (
+        "crates/nccl/src/comm.rs",
+        "ROOTS",
+        "the id of a communicator is all that its first rank has of its socket",
+    ),
+    (
+        "crates/nccl/src/comm.rs",
+        "CLIQUES",
+        "ranks of one communicator in a process know each other by its id",
+    ),
+    (
+        "crates/nccl/src/comm.rs",
+        "LEAVING",
+        "the end of the process waits for communicators that it has destroyed",
+    ),
+    ("crates/nccl/src/comm.rs", "NUMBER", "numbers of communicators are used once in a process"),
+    ("crates/nccl/src/error.rs", "LAST", "NCCL's last error is per thread"),
+    ("crates/nccl/src/exit.rs", "REGISTERED", "a function is registered once for the end of the process"),
+    ("crates/nccl/src/fallback.rs", "LIBRARY", "the real library is one per process"),
+    ("crates/nccl/src/fallback.rs", "REFUSED", "a name is logged once in a process"),
+    ("crates/nccl/src/group.rs", "GROUP", "NCCL's groups are per thread"),
+    ("crates/nccl/src/host.rs", "STREAMS", "programs on the host runtime have addresses of streams"),
+    ("crates/nccl/src/host.rs", "GRAPHS", "programs on the host runtime have numbers of graphs"),
+    (
+        "crates/nccl/src/process.rs",
+        "PROCESS",
+        "communicators of a process share one runtime, as NCCL's callers expect",
+    ),
+    ("crates/nccl/src/process.rs", "HOST_DEVICE", "the current device is per thread"),
+    ("crates/nccl/src/process.rs", "STARTED", "the log is one per process"),
+    ("crates/nccl/src/window.rs", "BUFFERS", "ncclMemFree has an address alone"),
+    ("crates/nccl/src/window.rs", "NUMBER", "numbers of windows are used once in a process"),
     ("crates/python/src/joining.rs", "JOINED", "worlds of one store meet at different keys"),
     ("crates/python/src/state.rs", "WORLDS", "a call that names no world takes the only one of the process"),
     ("crates/python/src/xla.rs", "GROUPS", "a program of XLA names a group by a number alone"),

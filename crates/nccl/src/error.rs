@@ -1,0 +1,115 @@
+//! Failures: a code of NCCL, and a text that names the rank.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use anabranch::{Error, ErrorKind};
+
+use crate::abi::{self, ResultCode};
+
+/// Why a call fails.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: ResultCode,
+    pub(crate) text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: ResultCode, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+
+    pub(crate) fn argument(text: impl Into<String>) -> Self {
+        Self::new(abi::INVALID_ARGUMENT, text)
+    }
+
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Self::new(abi::INVALID_USAGE, text)
+    }
+
+    /// The failure with the rank that reports it.
+    pub(crate) fn on(self, rank: u32, ranks: u32) -> Self {
+        Self { text: format!("rank {rank} of {ranks}: {}", self.text), ..self }
+    }
+}
+
+/// Deadlines are [`abi::SYSTEM`]: programs that were built before 2.32 do not know [`abi::TIMEOUT`].
+fn code_of(error: &Error) -> ResultCode {
+    if error.is_timeout() {
+        return abi::SYSTEM;
+    }
+    match error.kind() {
+        ErrorKind::Peer => abi::REMOTE,
+        ErrorKind::Device => abi::UNHANDLED_DEVICE,
+        ErrorKind::Usage => abi::INVALID_ARGUMENT,
+        ErrorKind::Config => abi::INVALID_USAGE,
+        ErrorKind::Environment => abi::SYSTEM,
+        _ => abi::INTERNAL,
+    }
+}
+
+macro_rules! from_errors {
+    ($($error:ty),*) => {$(
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                let error = Error::from(error);
+                // `Debug` has all causes.
+                Self::new(code_of(&error), format!("{error:?}"))
+            }
+        }
+    )*};
+}
+
+from_errors!(
+    Error,
+    anabranch::bootstrap::Error,
+    anabranch::ccl::Error,
+    anabranch::hip::Error,
+    anabranch::shmem::Error
+);
+
+thread_local! {
+    /// What `ncclGetLastError` returns on this thread.
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Notes a text for `ncclGetLastError` of this thread, and returns it. Valid until the thread's next failure.
+pub(crate) fn note(text: &str) -> *const c_char {
+    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    LAST.try_with(|last| {
+        *last.borrow_mut() = text;
+        last.borrow().as_ptr()
+    })
+    .unwrap_or(c"".as_ptr())
+}
+
+/// The text of the thread's last failure.
+pub(crate) fn last() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(CStr::as_ptr(c""))
+}
+
+/// The body of an exported function: failures become codes, and no panic leaves it.
+pub(crate) fn call(name: &'static str, body: impl FnOnce() -> Result<(), Failure>) -> ResultCode {
+    code(name, catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(of_panic(panic.as_ref()))))
+}
+
+/// Notes and logs a failure.
+pub(crate) fn code(name: &str, result: Result<(), Failure>) -> ResultCode {
+    match result {
+        Ok(()) => abi::SUCCESS,
+        Err(Failure { code: abi::IN_PROGRESS, .. }) => abi::IN_PROGRESS,
+        Err(failure) => {
+            let text = format!("{name}: {}", failure.text);
+            tracing::warn!(code = failure.code, "{text}");
+            note(&text);
+            failure.code
+        }
+    }
+}
+
+pub(crate) fn of_panic(panic: &(dyn std::any::Any + Send)) -> Failure {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+    Failure::new(abi::INTERNAL, format!("a panic in the library: {text}"))
+}

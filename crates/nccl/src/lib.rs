@@ -1,0 +1,24 @@
+//! A drop-in for `libnccl.so.2` and `librccl.so.1`: NCCL's functions over [`anabranch`]'s collectives.
+//!
+//! `docs/nccl.md` says how programs get it, and lists the names. The declarations follow `nccl.h` of NCCL 2.32.3.
+//!
+//! Order of reading: `abi` has NCCL's types; `process` the settings, the runtime and the current device; `comm` joins a world for each
+//! communicator; `operation` turns operations into calls; `group` collects both between `ncclGroupStart` and `ncclGroupEnd`; `exports` and
+//! `refused` are the functions.
+//!
+//! The registries are global to the process: NCCL's callers have a number (`ncclComm_t`, `ncclWindow_t`, an address), and nothing else.
+
+mod abi;
+mod blocks;
+mod comm;
+mod error;
+mod exit;
+mod exports;
+mod fallback;
+mod gpu;
+mod group;
+mod host;
+mod operation;
+mod process;
+mod refused;
+mod window;

@@ -1,0 +1,277 @@
+//! Operations of NCCL as calls of a communicator.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use anabranch::GroupRank;
+use anabranch::ccl::{self, Call, DataType, PointToPoint, Prepared, ReduceOp, Tensor};
+use anabranch::hip::{DeviceAddress, Event, Stream};
+
+use crate::comm::{Comm, Joined, lock};
+use crate::error::Failure;
+use crate::gpu::RelaxedCapture;
+use crate::process::Process;
+use crate::window::Window;
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    AllReduce,
+    Reduce,
+    Broadcast,
+    AllGather,
+    ReduceScatter,
+    AllToAll,
+    Gather,
+    Scatter,
+    Send,
+    Receive,
+}
+
+/// An operation of one rank. `count` is NCCL's: of one rank's part where there are parts.
+#[derive(Clone, Debug)]
+pub(crate) struct Operation {
+    pub(crate) comm: Arc<Comm>,
+    /// The address of the stream.
+    pub(crate) stream: usize,
+    pub(crate) kind: Kind,
+    pub(crate) send: u64,
+    pub(crate) receive: u64,
+    pub(crate) count: u64,
+    pub(crate) data_type: DataType,
+    pub(crate) op: Option<ReduceOp>,
+    /// The root, or the peer.
+    pub(crate) root: u32,
+}
+
+/// A copy on the stream of a call, before it.
+#[derive(Clone, Copy, Debug)]
+struct Copy {
+    target: u64,
+    source: u64,
+    bytes: usize,
+}
+
+/// A call that is ready to be launched.
+struct Step {
+    joined: Arc<Joined>,
+    prepared: Prepared,
+    stream: Stream,
+    copy: Option<Copy>,
+    /// Other streams of the messages of a batch.
+    others: Vec<Stream>,
+}
+
+impl Operation {
+    /// Checks what only this library demands, before the operation joins a group.
+    ///
+    /// # Errors
+    /// A root or peer outside the communicator; a null buffer; an operator that the type does not have.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let reject = |text: String| Err(Failure::argument(text).on(self.comm.rank, self.comm.size));
+        if self.root >= self.comm.size {
+            return reject(format!(
+                "root or peer is {}; the communicator has ranks 0 to {}",
+                self.root,
+                self.comm.size - 1
+            ));
+        }
+        if let Some(op) = self.op
+            && let Err(error) = op.check(self.data_type)
+        {
+            return reject(error.to_string());
+        }
+        let is_root = self.root == self.comm.rank;
+        let (reads, writes) = match self.kind {
+            Kind::Send => (true, false),
+            Kind::Receive => (false, true),
+            Kind::Reduce | Kind::Gather => (true, is_root),
+            Kind::Broadcast | Kind::Scatter => (is_root, true),
+            Kind::AllReduce | Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll => (true, true),
+        };
+        if self.count > 0 && (reads && self.send == 0 || writes && self.receive == 0) {
+            return reject(format!("a buffer of {:?} is null", self.kind));
+        }
+        let most = u64::MAX / u64::from(self.data_type.bytes()) / u64::from(self.comm.size);
+        if self.count > most {
+            return reject(format!("count is {}; at most {most} elements are allowed", self.count));
+        }
+        Ok(())
+    }
+
+    fn is_message(&self) -> bool {
+        matches!(self.kind, Kind::Send | Kind::Receive)
+    }
+
+    /// Local memory.
+    fn local(&self, address: u64, count: u64) -> Tensor<'static> {
+        // SAFETY: NCCL's contract is the same: the buffers are device memory of this rank, and are free for the call until its work is over.
+        unsafe { Tensor::local(DeviceAddress(address), self.data_type, count) }
+    }
+
+    /// Memory of a window, where it is in one.
+    fn windowed<'a>(&self, windows: &'a [Arc<Window>], address: u64, count: u64) -> Option<Tensor<'a>> {
+        windows.iter().find_map(|window| window.tensor(address, self.data_type, count))
+    }
+
+    fn tensor<'a>(&self, windows: &'a [Arc<Window>], address: u64, count: u64) -> Tensor<'a> {
+        self.windowed(windows, address, count).unwrap_or_else(|| self.local(address, count))
+    }
+
+    fn message(&self) -> PointToPoint<'static> {
+        let peer = GroupRank::new(self.root);
+        match self.kind {
+            Kind::Send => PointToPoint::send(self.local(self.send, self.count), peer),
+            _ => PointToPoint::receive(self.local(self.receive, self.count), peer),
+        }
+    }
+
+    /// Prepares a collective. What is a window on one rank must be one on all: so buffers that some rank may leave out are local.
+    fn prepare(&self, joined: &Arc<Joined>) -> Result<Step, Failure> {
+        let windows = self.comm.windows();
+        let (count, all) = (self.count, self.count * u64::from(self.comm.size));
+        let (root, is_root) = (GroupRank::new(self.root), self.root == self.comm.rank);
+        let op = self.op.unwrap_or(ReduceOp::Sum);
+        let send = |count| self.tensor(&windows, self.send, count);
+        let receive = |count| self.tensor(&windows, self.receive, count);
+        let mut copy = None;
+        let call = match self.kind {
+            Kind::AllReduce => Call::AllReduce { output: receive(count), input: send(count), op },
+            Kind::ReduceScatter => Call::ReduceScatter { output: receive(count), input: send(all), op },
+            Kind::AllGather => Call::AllGather { output: receive(all), input: send(count) },
+            Kind::AllToAll => Call::AllToAll { output: receive(all), input: send(all) },
+            Kind::Reduce => {
+                // Off the root the output is not written, and may be null.
+                let output = if is_root { self.receive } else { self.send };
+                Call::Reduce {
+                    output: self.local(output, count),
+                    input: self.local(self.send, count),
+                    op,
+                    root,
+                }
+            }
+            Kind::Broadcast if is_root && self.send != self.receive => {
+                let bytes = (count * u64::from(self.data_type.bytes())) as usize;
+                copy = Some(Copy { target: self.receive, source: self.send, bytes });
+                // The others receive into a window then, and peers read from it here.
+                let window = self.windowed(&windows, self.receive, count);
+                Call::Broadcast { tensor: window.unwrap_or_else(|| self.local(self.send, count)), root }
+            }
+            Kind::Broadcast => Call::Broadcast { tensor: receive(count), root },
+            Kind::Gather => {
+                let output = is_root.then(|| self.local(self.receive, all));
+                Call::Gather { output, input: self.local(self.send, count), root }
+            }
+            Kind::Scatter => {
+                let input = is_root.then(|| self.local(self.send, all));
+                Call::Scatter { output: self.local(self.receive, count), input, root }
+            }
+            Kind::Send | Kind::Receive => Call::Batch(&[]),
+        };
+        let stream = borrow(joined, self.stream);
+        let prepared = lock(&joined.communicator).prepare(&call)?;
+        Ok(Step { joined: Arc::clone(joined), prepared, stream, copy, others: Vec::new() })
+    }
+}
+
+/// A stream of the program.
+fn borrow(joined: &Joined, stream: usize) -> Stream {
+    // SAFETY: NCCL's contract: the argument is a stream of the communicator's device, which outlives the call.
+    unsafe { joined.world.device().borrow_stream(stream as *mut _) }
+}
+
+/// All sends and receives of a communicator in a group, as one batch.
+fn prepare_messages(joined: &Arc<Joined>, messages: &[&Operation]) -> Result<Step, Failure> {
+    let list: Vec<_> = messages.iter().map(|operation| operation.message()).collect();
+    let prepared = lock(&joined.communicator).prepare(&Call::Batch(&list))?;
+    let mut streams: Vec<usize> = Vec::new();
+    for operation in messages {
+        if !streams.contains(&operation.stream) {
+            streams.push(operation.stream);
+        }
+    }
+    let mut streams = streams.into_iter().map(|stream| borrow(joined, stream));
+    let stream = streams.next().ok_or_else(|| Failure::argument("a batch without messages"))?;
+    Ok(Step { joined: Arc::clone(joined), prepared, stream, copy: None, others: streams.collect() })
+}
+
+impl Step {
+    fn launch(&self) -> Result<(), Failure> {
+        let device = self.joined.world.device();
+        for other in &self.others {
+            let event = device.create_event()?;
+            other.record(&event)?;
+            self.stream.wait_event(&event)?;
+        }
+        if let Some(copy) = self.copy {
+            // SAFETY: NCCL's contract: both buffers are device memory of this rank, free for this call until its work is over.
+            unsafe {
+                self.stream.copy_async(DeviceAddress(copy.target), DeviceAddress(copy.source), copy.bytes)
+            }?;
+        }
+        let work: ccl::Work = lock(&self.joined.communicator).launch(&self.prepared, &self.stream)?;
+        // The order of the stream is enough.
+        drop(work);
+        if !self.others.is_empty() {
+            let event: Event = device.create_event()?;
+            self.stream.record(&event)?;
+            self.others.iter().try_for_each(|other| other.wait_event(&event))?;
+        }
+        Ok(())
+    }
+}
+
+/// Launches the operations of a group: for each communicator, in the order of their first operations, the messages as one batch, then the
+/// collectives in order. Everything is prepared first: a kernel that waits for a peer could hold up what preparing asks of the device.
+///
+/// # Errors
+/// The first failure, with the rank.
+pub(crate) fn launch(operations: &[Operation]) -> Result<(), Failure> {
+    let operations: Vec<_> = operations.iter().filter(|operation| operation.count > 0).collect();
+    let mut comms: Vec<&Arc<Comm>> = Vec::new();
+    for operation in &operations {
+        if !comms.iter().any(|comm| Arc::ptr_eq(comm, &operation.comm)) {
+            comms.push(&operation.comm);
+        }
+    }
+    if comms.is_empty() {
+        return Ok(());
+    }
+    let process = Process::get()?;
+    let mut steps: Vec<(&Arc<Comm>, Step)> = Vec::new();
+    let mut streams = Vec::new();
+    for operation in &operations {
+        let joined = operation.comm.joined()?;
+        streams.push(borrow(&joined, operation.stream));
+    }
+    let relaxed = RelaxedCapture::for_streams(process.kind(), &streams)?;
+    for comm in &comms {
+        let joined = comm.joined()?;
+        let (messages, collectives): (Vec<_>, Vec<_>) = operations
+            .iter()
+            .copied()
+            .filter(|operation| Arc::ptr_eq(&operation.comm, comm))
+            .partition(|operation| operation.is_message());
+        let explain = |failure| comm.explain(failure);
+        if !messages.is_empty() {
+            steps.push((comm, prepare_messages(&joined, &messages).map_err(explain)?));
+        }
+        for operation in collectives {
+            steps.push((comm, operation.prepare(&joined).map_err(explain)?));
+        }
+    }
+    for (comm, step) in &steps {
+        step.launch().map_err(|failure| comm.explain(failure))?;
+    }
+    drop(relaxed);
+    Ok(())
+}
+
+/// A root or peer as NCCL gives it.
+///
+/// # Errors
+/// A negative number.
+pub(crate) fn rank_of(given: c_int) -> Result<u32, Failure> {
+    u32::try_from(given)
+        .map_err(|_| Failure::argument(format!("root or peer is {given}; it is a rank of the communicator")))
+}

@@ -1,0 +1,257 @@
+//! Every collective, element type and operator, against sums that are computed here.
+
+use std::ffi::{c_int, c_void};
+
+use anabranch_testkit::{Ranks, role, test_path};
+
+use crate::common::{
+    AVG, Buffer, Comm, FLOAT, IdValue, LIMIT, Nccl, Rank, Stream, TYPES, all_given, encode, given, is_float,
+    nccl, on_threads,
+};
+
+const RANKS: u32 = 4;
+/// Odd counts; the last is more than the packets of one channel hold.
+const COUNTS: [usize; 3] = [1, 37, 5003];
+
+/// Runs a body in a process of its own.
+macro_rules! alone {
+    ($name:literal) => {
+        if role().is_none() {
+            Ranks::start(test_path!($name), 1, "").unwrap().succeed(LIMIT).unwrap();
+            return;
+        }
+    };
+}
+pub(crate) use alone;
+
+fn reduced(op: c_int, index: usize, size: u32) -> f64 {
+    let values = (0..size).map(|rank| given(rank, index));
+    match op {
+        0 => values.sum(),
+        1 => values.product(),
+        2 => values.fold(f64::MIN, f64::max),
+        3 => values.fold(f64::MAX, f64::min),
+        _ => values.sum::<f64>() / f64::from(size),
+    }
+}
+
+#[track_caller]
+fn expect(what: &str, rank: &Rank<'_>, buffer: &Buffer, wanted: impl Fn(usize) -> f64) {
+    let values = buffer.values();
+    let wrong = values.iter().enumerate().find(|(index, value)| **value != wanted(*index));
+    assert!(
+        wrong.is_none(),
+        "{what} on rank {} of {}, type {}: element and value {wrong:?}, wanted {:?}",
+        rank.number,
+        rank.size,
+        buffer.data_type,
+        wrong.map(|(index, _)| wanted(index))
+    );
+}
+
+/// All reductions with one operator, out of place and in place, to every root.
+fn reductions(rank: &Rank<'_>, data_type: c_int, op: c_int, wanted: &dyn Fn(usize) -> f64) {
+    let (nccl, size) = (rank.nccl, rank.size as usize);
+    for count in COUNTS {
+        let send = Buffer::of(data_type, &all_given(rank.number, count));
+        let mut receive = Buffer::zeros(data_type, count);
+        nccl.ok(nccl.all_reduce(rank, &send, &mut receive, op));
+        nccl.synchronize(rank.stream);
+        expect("all_reduce", rank, &receive, wanted);
+        let mut both = send.clone();
+        let same = both.clone();
+        let address = both.address();
+        nccl.ok(nccl!(nccl, ncclAllReduce(address => *const c_void, address => *mut c_void, count => usize, data_type => c_int, op => c_int, rank.comm => Comm, rank.stream => Stream)));
+        nccl.synchronize(rank.stream);
+        expect("all_reduce in place", rank, &both, wanted);
+        both = same;
+        for root in 0..rank.size {
+            let is_root = root == rank.number;
+            let result = Buffer::zeros(data_type, count);
+            // Off the root NCCL takes a null pointer.
+            let target = if is_root { result.address() } else { std::ptr::null_mut() };
+            nccl.ok(nccl!(nccl, ncclReduce(both.address() => *const c_void, target => *mut c_void, count => usize, data_type => c_int, op => c_int, root as c_int => c_int, rank.comm => Comm, rank.stream => Stream)));
+            nccl.synchronize(rank.stream);
+            if is_root {
+                expect("reduce", rank, &result, wanted);
+            }
+            expect("the input of reduce", rank, &both, |index| given(rank.number, index));
+        }
+        let send = Buffer::of(data_type, &all_given(rank.number, count * size));
+        let part = Buffer::zeros(data_type, count);
+        nccl.ok(nccl!(nccl, ncclReduceScatter(send.address() => *const c_void, part.address() => *mut c_void, count => usize, data_type => c_int, op => c_int, rank.comm => Comm, rank.stream => Stream)));
+        nccl.synchronize(rank.stream);
+        expect("reduce_scatter", rank, &part, |index| wanted(rank.number as usize * count + index));
+        // In place: the part of this rank in the input.
+        let own = rank.number as usize * count;
+        nccl.ok(nccl!(nccl, ncclReduceScatter(send.address() => *const c_void, send.at(own) => *mut c_void, count => usize, data_type => c_int, op => c_int, rank.comm => Comm, rank.stream => Stream)));
+        nccl.synchronize(rank.stream);
+        let values = send.values();
+        assert!(
+            (0..count).all(|index| values[own + index] == wanted(own + index)),
+            "reduce_scatter in place"
+        );
+    }
+}
+
+fn movements(rank: &Rank<'_>, data_type: c_int) {
+    let (nccl, size, me) = (rank.nccl, rank.size as usize, rank.number as usize);
+    let (comm, stream) = (rank.comm, rank.stream);
+    for count in COUNTS {
+        let of = |index: usize| (index / count, index % count);
+        let send = Buffer::of(data_type, &all_given(rank.number, count));
+        let all = Buffer::zeros(data_type, count * size);
+        nccl.ok(nccl!(nccl, ncclAllGather(send.address() => *const c_void, all.address() => *mut c_void, count => usize, data_type => c_int, comm => Comm, stream => Stream)));
+        nccl.synchronize(stream);
+        expect("all_gather", rank, &all, |index| given(of(index).0 as u32, of(index).1));
+        let parts: Vec<f64> = (0..count * size)
+            .map(|index| if of(index).0 == me { given(rank.number, of(index).1) } else { 0.0 })
+            .collect();
+        let all = Buffer::of(data_type, &parts);
+        nccl.ok(nccl!(nccl, ncclAllGather(all.at(me * count) => *const c_void, all.address() => *mut c_void, count => usize, data_type => c_int, comm => Comm, stream => Stream)));
+        nccl.synchronize(stream);
+        expect("all_gather in place", rank, &all, |index| given(of(index).0 as u32, of(index).1));
+
+        let send = Buffer::of(data_type, &all_given(rank.number, count * size));
+        let all = Buffer::zeros(data_type, count * size);
+        nccl.ok(nccl!(nccl, ncclAlltoAll(send.address() => *const c_void, all.address() => *mut c_void, count => usize, data_type => c_int, comm => Comm, stream => Stream)));
+        nccl.synchronize(stream);
+        expect("alltoall", rank, &all, |index| given(of(index).0 as u32, me * count + of(index).1));
+
+        for root in 0..rank.size {
+            let is_root = root == rank.number;
+            let code = root as c_int;
+            let (send, receive) =
+                (Buffer::of(data_type, &all_given(rank.number, count)), Buffer::zeros(data_type, count));
+            // Off the root the send buffer is not used.
+            let source = if is_root { send.address() } else { std::ptr::null_mut() };
+            nccl.ok(nccl!(nccl, ncclBroadcast(source => *const c_void, receive.address() => *mut c_void, count => usize, data_type => c_int, code => c_int, comm => Comm, stream => Stream)));
+            nccl.synchronize(stream);
+            expect("broadcast", rank, &receive, |index| given(root, index));
+            nccl.ok(nccl!(nccl, ncclBcast(send.address() => *mut c_void, count => usize, data_type => c_int, code => c_int, comm => Comm, stream => Stream)));
+            nccl.synchronize(stream);
+            expect("bcast", rank, &send, |index| given(root, index));
+
+            let send = Buffer::of(data_type, &all_given(rank.number, count));
+            let all = Buffer::zeros(data_type, count * size);
+            let target = if is_root { all.address() } else { std::ptr::null_mut() };
+            nccl.ok(nccl!(nccl, ncclGather(send.address() => *const c_void, target => *mut c_void, count => usize, data_type => c_int, code => c_int, comm => Comm, stream => Stream)));
+            nccl.synchronize(stream);
+            if is_root {
+                expect("gather", rank, &all, |index| given(of(index).0 as u32, of(index).1));
+            }
+            let all = Buffer::of(data_type, &all_given(rank.number, count * size));
+            let part = Buffer::zeros(data_type, count);
+            let source = if is_root { all.address() } else { std::ptr::null_mut() };
+            nccl.ok(nccl!(nccl, ncclScatter(source => *const c_void, part.address() => *mut c_void, count => usize, data_type => c_int, code => c_int, comm => Comm, stream => Stream)));
+            nccl.synchronize(stream);
+            expect("scatter", rank, &part, |index| given(root, me * count + index));
+        }
+    }
+}
+
+#[test]
+fn every_reduction_of_every_type_has_the_oracles_values() {
+    alone!("every_reduction_of_every_type_has_the_oracles_values");
+    let nccl = Nccl::open(&[]);
+    on_threads(&nccl, RANKS, |rank| {
+        for data_type in TYPES {
+            for op in 0..=4 {
+                if op == AVG && !is_float(data_type) {
+                    // Refused, on every rank, before anything moves.
+                    let (send, mut receive) = (Buffer::zeros(data_type, 4), Buffer::zeros(data_type, 4));
+                    assert_eq!(nccl.all_reduce(rank, &send, &mut receive, op), 4);
+                    assert!(nccl.last_error(std::ptr::null_mut()).contains("rank"));
+                    continue;
+                }
+                reductions(rank, data_type, op, &|index| reduced(op, index, RANKS));
+            }
+        }
+    });
+}
+
+#[test]
+fn multiplied_sums_take_scalars_of_the_host_or_of_the_device() {
+    alone!("multiplied_sums_take_scalars_of_the_host_or_of_the_device");
+    let nccl = Nccl::open(&[]);
+    on_threads(&nccl, RANKS, |rank| {
+        for data_type in TYPES {
+            for residence in [0, 1] {
+                let scalar = Buffer::of(data_type, &[2.0]);
+                let mut op = 0;
+                let code = nccl!(nccl, ncclRedOpCreatePreMulSum(&raw mut op => *mut c_int, scalar.address() => *mut c_void, data_type => c_int, residence => c_int, rank.comm => Comm));
+                if !is_float(data_type) {
+                    assert_eq!(code, 5);
+                    continue;
+                }
+                nccl.ok(code);
+                reductions(rank, data_type, op, &|index| 2.0 * reduced(0, index, RANKS));
+                nccl.ok(nccl!(nccl, ncclRedOpDestroy(op => c_int, rank.comm => Comm)));
+                let (send, mut receive) = (Buffer::zeros(data_type, 4), Buffer::zeros(data_type, 4));
+                assert_eq!(nccl.all_reduce(rank, &send, &mut receive, op), 4, "a destroyed operator");
+            }
+        }
+    });
+}
+
+#[test]
+fn every_movement_of_every_type_has_the_oracles_values() {
+    alone!("every_movement_of_every_type_has_the_oracles_values");
+    let nccl = Nccl::open(&[]);
+    on_threads(&nccl, RANKS, |rank| TYPES.into_iter().for_each(|data_type| movements(rank, data_type)));
+}
+
+/// Ranks that are processes pass the id through a file.
+pub(crate) fn meet(nccl: &Nccl, rank: u32, file: &str) -> [u8; 128] {
+    if rank == 0 {
+        let id = nccl.unique_id();
+        let fresh = format!("{file}.new");
+        std::fs::write(&fresh, id).unwrap();
+        std::fs::rename(&fresh, file).unwrap();
+        return id;
+    }
+    loop {
+        if let Ok(id) = std::fs::read(file) {
+            return id.try_into().unwrap();
+        }
+        #[expect(clippy::disallowed_methods, reason = "processes wait in the machine's time")]
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// A file that does not exist yet.
+pub(crate) fn file(name: &str) -> String {
+    let path =
+        std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nccl-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn ranks_that_are_processes_have_the_same_values() {
+    let Some(role) = role() else {
+        let test = test_path!("ranks_that_are_processes_have_the_same_values");
+        Ranks::start(test, 3, &file("processes")).unwrap().succeed(LIMIT).unwrap();
+        return;
+    };
+    let nccl = Nccl::open(&[]);
+    let id = meet(&nccl, role.rank, &role.argument);
+    let (stream, size) = (nccl.stream(), role.size);
+    let comm = nccl.init(size, id, role.rank);
+    let rank = Rank { nccl: &nccl, comm, stream, number: role.rank, size };
+    for op in 0..=3 {
+        reductions(&rank, FLOAT, op, &|index| reduced(op, index, size));
+    }
+    movements(&rank, FLOAT);
+    nccl.destroy(comm);
+}
+
+#[test]
+fn the_oracle_sees_a_wrong_value() {
+    assert_eq!(reduced(0, 1, 4), (0..4).map(|rank| f64::from((rank * 7 + 3) % 3)).sum::<f64>());
+    let element = Buffer::of(10, &[6.0, 1.0]);
+    assert_eq!(element.values(), [6.0, 1.0]);
+    assert_ne!(encode(10, 6.0), encode(11, 6.0));
+    let id: IdValue = [0; 128].into();
+    let _ = id;
+}

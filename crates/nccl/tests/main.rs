@@ -1,0 +1,11 @@
+//! Programs of NCCL on the host runtime, through the shared library, in processes of their own.
+#![cfg(test)]
+#![expect(clippy::float_cmp, reason = "the values are exact")]
+
+mod collectives;
+mod common;
+mod ends;
+mod groups;
+mod lifecycle;
+mod names;
+mod program;

@@ -1,0 +1,55 @@
+//! Programs that a C compiler made: one that is linked with `libnccl.so.2`, and a library that stands for the real one.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anabranch_testkit::{Ranks, role, test_path};
+
+use crate::common::{LIMIT, Nccl, cache, nccl, path};
+
+fn compile(name: &str, arguments: &[&str]) -> PathBuf {
+    let output = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nccl-{name}-{}", std::process::id()));
+    let made = Command::new("cc").args(arguments).arg("-o").arg(&output).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    output
+}
+
+#[test]
+fn a_program_that_is_linked_with_nccl_runs_with_the_library_preloaded() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program.c");
+    let library = path();
+    let program = compile("program", &[source, library.to_str().unwrap()]);
+    // It asks for libnccl.so.2, which no folder has: the preloaded file counts as it.
+    let run = |preload: &Path| {
+        let mut command = Command::new(&program);
+        command.env("ANABRANCH__DEVICE__RUNTIME", "host").env("ANABRANCH__KERNELS__CACHE", cache());
+        command.env("LD_PRELOAD", preload).output().unwrap()
+    };
+    let output = run(&library);
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("sums 7 7"), "{text}");
+    let without = run(Path::new(""));
+    assert!(!without.status.success() && String::from_utf8_lossy(&without.stderr).contains("libnccl.so.2"));
+}
+
+#[test]
+fn a_function_that_is_not_there_is_handed_to_the_library_that_the_user_names() {
+    if role().is_none() {
+        let test = test_path!("a_function_that_is_not_there_is_handed_to_the_library_that_the_user_names");
+        Ranks::start(test, 1, "").unwrap().succeed(LIMIT).unwrap();
+        return;
+    }
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nccl-real-{}.c", std::process::id()));
+    std::fs::write(&source, "int ncclSetEncryption(const void *config) { return config ? 41 : 42; }\n")
+        .unwrap();
+    let real = compile("real.so", &["-shared", "-fPIC", source.to_str().unwrap()]);
+    let nccl = Nccl::open(&[("ANABRANCH_NCCL_FALLBACK", real.to_str().unwrap())]);
+    assert_eq!(nccl!(nccl, ncclSetEncryption(std::ptr::null() => *const std::ffi::c_void)), 42);
+    // One that it does not have, and one of a communicator.
+    assert_eq!(
+        nccl!(nccl, ncclParamBind(std::ptr::null_mut() => *mut std::ffi::c_void, std::ptr::null() => *const std::ffi::c_char)),
+        5
+    );
+    assert_eq!(nccl!(nccl, ncclCommResume(std::ptr::null_mut() => *mut std::ffi::c_void)), 5);
+}
