@@ -16,6 +16,7 @@ use crate::abi::{self, CommConfig, Handle};
 use crate::blocks::Blocks;
 use crate::error::Failure;
 use crate::process::Process;
+use crate::scratch::Scratch;
 use crate::window::Window;
 
 /// How long `ncclCommDestroy` waits for the other ranks, which may end their communicators in another order. Leaving goes on behind it.
@@ -48,6 +49,7 @@ struct Clique {
 pub(crate) struct Joined {
     pub(crate) world: World,
     pub(crate) communicator: Mutex<Communicator>,
+    pub(crate) scratch: Scratch,
     /// Given back after the communicator.
     _blocks: Option<Blocks>,
 }
@@ -214,7 +216,8 @@ impl Comm {
         ];
         config.max_blocks = offers.into_iter().filter(|offer| *offer > 0).min().unwrap_or(0);
         let communicator = Communicator::new(&world, world.group(), config)?;
-        Ok(Joined { world, communicator: Mutex::new(communicator), _blocks: blocks })
+        let communicator = Mutex::new(communicator);
+        Ok(Joined { world, communicator, scratch: Scratch::default(), _blocks: blocks })
     }
 
     /// The joined world. Waits for an initialisation that is under way.

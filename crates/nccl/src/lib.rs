@@ -21,4 +21,5 @@ mod host;
 mod operation;
 mod process;
 mod refused;
+mod scratch;
 mod window;

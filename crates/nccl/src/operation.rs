@@ -11,6 +11,7 @@ use crate::comm::{Comm, Joined, lock};
 use crate::error::Failure;
 use crate::gpu::RelaxedCapture;
 use crate::process::Process;
+use crate::scratch::{Copy, aligned, overlap};
 use crate::window::Window;
 
 /// What an operation does.
@@ -44,20 +45,14 @@ pub(crate) struct Operation {
     pub(crate) root: u32,
 }
 
-/// A copy on the stream of a call, before it.
-#[derive(Clone, Copy, Debug)]
-struct Copy {
-    target: u64,
-    source: u64,
-    bytes: usize,
-}
-
 /// A call that is ready to be launched.
 struct Step {
     joined: Arc<Joined>,
     prepared: Prepared,
     stream: Stream,
-    copy: Option<Copy>,
+    copies: Vec<Copy>,
+    /// Whether copies go to the communicator's scratch memory.
+    uses_scratch: bool,
     /// Other streams of the messages of a batch.
     others: Vec<Stream>,
 }
@@ -118,10 +113,17 @@ impl Operation {
         self.windowed(windows, address, count).unwrap_or_else(|| self.local(address, count))
     }
 
-    fn message(&self) -> PointToPoint<'static> {
+    /// The bytes that a message reads or writes.
+    fn range(&self) -> (u64, u64) {
+        let address = if self.kind == Kind::Send { self.send } else { self.receive };
+        (address, self.count * u64::from(self.data_type.bytes()))
+    }
+
+    /// The message; a send reads from `source`.
+    fn message(&self, source: u64) -> PointToPoint<'static> {
         let peer = GroupRank::new(self.root);
         match self.kind {
-            Kind::Send => PointToPoint::send(self.local(self.send, self.count), peer),
+            Kind::Send => PointToPoint::send(self.local(source, self.count), peer),
             _ => PointToPoint::receive(self.local(self.receive, self.count), peer),
         }
     }
@@ -134,12 +136,23 @@ impl Operation {
         let op = self.op.unwrap_or(ReduceOp::Sum);
         let send = |count| self.tensor(&windows, self.send, count);
         let receive = |count| self.tensor(&windows, self.receive, count);
-        let mut copy = None;
+        let (mut copies, mut uses_scratch) = (Vec::new(), false);
         let call = match self.kind {
             Kind::AllReduce => Call::AllReduce { output: receive(count), input: send(count), op },
             Kind::ReduceScatter => Call::ReduceScatter { output: receive(count), input: send(all), op },
             Kind::AllGather => Call::AllGather { output: receive(all), input: send(count) },
-            Kind::AllToAll => Call::AllToAll { output: receive(all), input: send(all) },
+            Kind::AllToAll => {
+                let bytes = all * u64::from(self.data_type.bytes());
+                let input = if overlap((self.send, bytes), (self.receive, bytes)) {
+                    let target = joined.scratch.address(&joined.world, bytes)?;
+                    copies.push(Copy { target, source: self.send, bytes });
+                    uses_scratch = true;
+                    self.local(target, all)
+                } else {
+                    send(all)
+                };
+                Call::AllToAll { output: receive(all), input }
+            }
             Kind::Reduce => {
                 // Off the root the output is not written, and may be null.
                 let output = if is_root { self.receive } else { self.send };
@@ -151,8 +164,8 @@ impl Operation {
                 }
             }
             Kind::Broadcast if is_root && self.send != self.receive => {
-                let bytes = (count * u64::from(self.data_type.bytes())) as usize;
-                copy = Some(Copy { target: self.receive, source: self.send, bytes });
+                let bytes = count * u64::from(self.data_type.bytes());
+                copies.push(Copy { target: self.receive, source: self.send, bytes });
                 // The others receive into a window then, and peers read from it here.
                 let window = self.windowed(&windows, self.receive, count);
                 Call::Broadcast { tensor: window.unwrap_or_else(|| self.local(self.send, count)), root }
@@ -170,7 +183,7 @@ impl Operation {
         };
         let stream = borrow(joined, self.stream);
         let prepared = lock(&joined.communicator).prepare(&call)?;
-        Ok(Step { joined: Arc::clone(joined), prepared, stream, copy, others: Vec::new() })
+        Ok(Step { joined: Arc::clone(joined), prepared, stream, copies, uses_scratch, others: Vec::new() })
     }
 }
 
@@ -182,7 +195,28 @@ fn borrow(joined: &Joined, stream: usize) -> Stream {
 
 /// All sends and receives of a communicator in a group, as one batch.
 fn prepare_messages(joined: &Arc<Joined>, messages: &[&Operation]) -> Result<Step, Failure> {
-    let list: Vec<_> = messages.iter().map(|operation| operation.message()).collect();
+    let received: Vec<_> = messages
+        .iter()
+        .filter(|message| message.kind == Kind::Receive)
+        .map(|message| message.range())
+        .collect();
+    // Sends that a receive of the batch would overwrite.
+    let is_overwritten = |message: &&&Operation| {
+        message.kind == Kind::Send && received.iter().any(|range| overlap(*range, message.range()))
+    };
+    let bytes = messages.iter().filter(is_overwritten).map(|message| aligned(message.range().1)).sum();
+    let mut target = if bytes > 0 { joined.scratch.address(&joined.world, bytes)? } else { 0 };
+    let mut copies = Vec::new();
+    let mut list = Vec::new();
+    for message in messages {
+        let (mut source, bytes) = message.range();
+        if is_overwritten(&message) {
+            copies.push(Copy { target, source, bytes });
+            source = target;
+            target += aligned(bytes);
+        }
+        list.push(message.message(source));
+    }
     let prepared = lock(&joined.communicator).prepare(&Call::Batch(&list))?;
     let mut streams: Vec<usize> = Vec::new();
     for operation in messages {
@@ -192,7 +226,8 @@ fn prepare_messages(joined: &Arc<Joined>, messages: &[&Operation]) -> Result<Ste
     }
     let mut streams = streams.into_iter().map(|stream| borrow(joined, stream));
     let stream = streams.next().ok_or_else(|| Failure::argument("a batch without messages"))?;
-    Ok(Step { joined: Arc::clone(joined), prepared, stream, copy: None, others: streams.collect() })
+    let (joined, uses_scratch) = (Arc::clone(joined), !copies.is_empty());
+    Ok(Step { joined, prepared, stream, copies, uses_scratch, others: streams.collect() })
 }
 
 impl Step {
@@ -203,15 +238,18 @@ impl Step {
             other.record(&event)?;
             self.stream.wait_event(&event)?;
         }
-        if let Some(copy) = self.copy {
-            // SAFETY: NCCL's contract: both buffers are device memory of this rank, free for this call until its work is over.
-            unsafe {
-                self.stream.copy_async(DeviceAddress(copy.target), DeviceAddress(copy.source), copy.bytes)
-            }?;
+        // The default stream cannot be captured, and cannot be asked while another stream is.
+        let is_captured = self.uses_scratch && !self.stream.raw().is_null() && self.stream.is_capturing()?;
+        if self.uses_scratch {
+            self.joined.scratch.begin(&self.stream, is_captured)?;
         }
+        self.copies.iter().try_for_each(|copy| copy.queue(&self.stream))?;
         let work: ccl::Work = lock(&self.joined.communicator).launch(&self.prepared, &self.stream)?;
         // The order of the stream is enough.
         drop(work);
+        if self.uses_scratch {
+            self.joined.scratch.end(&self.joined.world, &self.stream, is_captured)?;
+        }
         if !self.others.is_empty() {
             let event: Event = device.create_event()?;
             self.stream.record(&event)?;

@@ -6,7 +6,7 @@ use anabranch_testkit::{Ranks, role, test_path};
 
 use crate::collectives::alone;
 use crate::common::{
-    Buffer, Comm, FLOAT, INT32, LIMIT, Nccl, Rank, SUM, Stream, all_given, given, nccl, on_threads,
+    Buffer, Comm, FLOAT, INT32, LIMIT, Nccl, Rank, SUM, Stream, UINT8, all_given, given, nccl, on_threads,
 };
 
 const RANKS: u32 = 3;
@@ -78,6 +78,39 @@ fn sends_and_receives_of_a_group_go_in_any_order() {
         }
         // Longer than a pipe holds: everybody sends first.
         exchange(rank, &[0, 1, 2, 3, 4, 5], 1 << 19, [rank.stream; 2]);
+    });
+}
+
+#[test]
+fn inputs_that_outputs_overlap_are_copied_first() {
+    alone!("inputs_that_outputs_overlap_are_copied_first");
+    let nccl = Nccl::open(&[]);
+    on_threads(&nccl, RANKS, |rank| {
+        let (size, other) = (rank.size, nccl.stream());
+        let (next, previous) = ((rank.rank + 1) % size, (rank.rank + size - 1) % size);
+        for (round, count) in [5, 1 << 19, 7].into_iter().enumerate() {
+            // The memory of the copies is one for both streams.
+            let streams = [rank.stream, other];
+            let stream = streams[round % 2];
+            // Round the ring, in one buffer of each rank; and the same with an odd number of bytes beside it.
+            let ring = Buffer::of(FLOAT, &all_given(rank.rank, count));
+            let bytes = Buffer::of(UINT8, &all_given(rank.rank, count));
+            nccl.group(|| {
+                for buffer in [&bytes, &ring] {
+                    send(rank, buffer, next, stream);
+                    receive(rank, buffer, previous, stream);
+                }
+            });
+            let all = count * size as usize;
+            let exchanged = Buffer::of(INT32, &all_given(rank.rank, all));
+            let address = exchanged.address();
+            nccl.ok(nccl!(nccl, ncclAlltoAll(address => *const c_void, address => *mut c_void, count => usize, INT32 => c_int, rank.comm => Comm, streams[1 - round % 2] => Stream)));
+            streams.into_iter().for_each(|stream| nccl.synchronize(stream));
+            assert_eq!(ring.values(), all_given(previous, count));
+            assert_eq!(bytes.values(), all_given(previous, count));
+            let part = |from: u32| (0..count).map(move |i| given(from, rank.rank as usize * count + i));
+            assert_eq!(exchanged.values(), (0..size).flat_map(part).collect::<Vec<_>>());
+        }
     });
 }
 

@@ -16,6 +16,7 @@ pub(crate) type Id = [u8; 128];
 
 pub(crate) const SUM: c_int = 0;
 pub(crate) const AVG: c_int = 4;
+pub(crate) const UINT8: c_int = 1;
 pub(crate) const INT32: c_int = 2;
 pub(crate) const FLOAT: c_int = 7;
 
