@@ -142,7 +142,7 @@ static ANABRANCH_DEVICE void move_direct(const Grid& grid, const MoveArgs& args,
     if constexpr (Entries::UNEVEN) {
         meet_with_values(grid, comm, channel, [&](u32 peer) { return entries(peer).receive_offset; });
     } else {
-        meet(grid, comm, channel);
+        meet_first(grid, comm, channel);
     }
     for (u32 i = 0; i < comm.team.size && !channel.dead; ++i) {
         u32 peer = turned(comm, channel, i);

@@ -34,8 +34,8 @@ static ANABRANCH_DEVICE Result result_of(const Grid&, const CombineArgs& args, u
 // The whole block comes here, or none of it. Flags to every rank that the rows are in the window.
 static ANABRANCH_DEVICE void offer_rows(const Grid& grid, const CombineArgs& args, u64 epoch) {
     if (grid.block == 0) {
-        // The rows were written by earlier work on this stream; the fence carries them to the peers.
-        block_release_system(grid);
+        // The rows were written by earlier work on this stream, into this device's memory.
+        offer_earlier_work(grid);
         if (grid.thread == 0) flag_all(grid, args, PULLED, static_cast<u32>(epoch));
     }
 }

@@ -199,7 +199,7 @@ pub(super) const FILES: &[File] = &[
     },
     File {
         file: "ep/kernels/combine.hip",
-        rows: &[("offer_rows", "block_release_system", Mutants(&["COMBINE_UNRELEASED"]))],
+        rows: &[("offer_rows", "offer_earlier_work", Mutants(&["COMBINE_UNRELEASED"]))],
     },
     File {
         file: "ep/kernels/combine_push.hip",
