@@ -37,13 +37,18 @@ static ANABRANCH_DEVICE void flag_all(const Grid& grid, const Args& args, Combin
     }
 }
 
-// Every block waits for every rank: the words are in this device's memory.
+// Every block waits for every rank: the words are in this device's memory. False after a fault, and where thread 0 says that the world
+// is poisoned.
 template <class Args>
 static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const Args& args, CombineWay way, const WaitContext& wait,
-                                           u64 own, const LocalArray<u32>& fault) {
+                                           u64 own, const LocalArray<u32>& fault, bool poisoned = false) {
     u32 epoch = static_cast<u32>(wait.epoch);
-    if (grid.thread == 0) fault.set(grid, 0, 0u);
+    if (grid.thread == 0) {
+        fault.set(grid, 0, 0u);
+        fault.set(grid, 1, poisoned ? 1u : 0u);
+    }
     grid.block_barrier();
+    if (fault.get(grid, 1) != 0) return false;  // lint: allow(return-before-barrier): the word is the block's
     for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
         const u64* flag =
             reinterpret_cast<const u64*>(own + args.flags_offset + static_cast<u64>(peer) * args.flag_stride);
@@ -72,25 +77,31 @@ static ANABRANCH_DEVICE WaitContext context_of(const Grid& grid, const Args& arg
     return wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
 }
 
-// The epoch of this launch, in every thread of the block; 0 in a poisoned world.
+// What each thread of a combine begins with.
+//
+// The epoch is that of the dispatch, which a slot alternates with combines and releases. No block of a combine writes the word that has
+// it, so blocks may begin at any time, and none is counted. `combine_epoch` tells the host that the combine has ended; no kernel reads it.
+struct CombineBegin {
+    u64 epoch;
+    u64 own;        // address of this rank's heap
+    bool poisoned;  // valid on thread 0
+};
 template <class Args>
-static ANABRANCH_DEVICE u64 next_epoch(const Grid& grid, const Args& args) {
-    u64 epoch = 0;
-    if (grid.thread == 0) {
-        u64 last = flag_load(grid, &args.state->combine_epoch);
-        epoch = is_poisoned(grid, args.team.control) ? 0 : last + 1;
-    }
-    return grid.block_broadcast(epoch);
+static ANABRANCH_DEVICE CombineBegin begin_combine(const Grid& grid, const Args& args) {
+    u64 epoch = private_load(grid, &args.state->dispatch_epoch);
+    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
+    return {epoch, own, grid.thread == 0 && is_poisoned(grid, args.team.control)};
 }
 
-// Every block read the epoch when it began, and is counted when it ends, so the last may advance it. The epoch publishes no data to
-// the next launch, which slot order keeps after this one. No fence orders the reads before the store, so the epoch is read and
-// written as a flag: a block has used the value, in its wait, before it is counted.
+// The same epoch, in every thread of the block; 0 in a poisoned world.
 template <class Args>
-static ANABRANCH_DEVICE void advance_epoch(const Grid& grid, const Args& args, u64 epoch) {
-    if (grid.thread != 0) return;
-    if (fetch_add_device(grid, &args.state->combine_ended, 1u) + 1 == grid.grid_blocks) {
-        private_store(grid, &args.state->combine_ended, 0u);
-        flag_store(grid, &args.state->combine_epoch, epoch);
-    }
+static ANABRANCH_DEVICE u64 next_epoch(const Grid& grid, const Args& args) {
+    CombineBegin begin = begin_combine(grid, args);
+    return grid.block_broadcast(begin.poisoned ? 0 : begin.epoch);
+}
+
+// Every thread, at the end of a combine without a fault.
+template <class Args>
+static ANABRANCH_DEVICE void end_combine(const Grid& grid, const Args& args, u64 epoch) {
+    if (grid.block == 0 && grid.thread == 0) private_store(grid, &args.state->combine_epoch, epoch);
 }

@@ -220,11 +220,8 @@ pub const CAUGHT: &[Caught] = &[
     caught("COMBINE_NO_BARRIER", &[EP, STAGED, EP_C]),
     caught("COMBINE_WAITS_FOR_ITSELF", &[EP, STAGED]),
     caught("COMBINE_UNRELEASED", &[EP_C.by_races(), NODES.cumulative().by_races()]),
-    caught("COMBINE_EPOCH_PLAIN", &[EP.by_races()]),
     caught("COMBINE_FLAG_FIRST", &[STAGED, STAGED_C, Search { staged: true, ..SPLIT }]),
-    // A combine that pushes in one kernel: all blocks have been counted, and have read the epoch, before any may end.
-    caught("COMBINE_UNCOUNTED", &[EP.by_values(), SPLIT.by_values()]),
-    caught("COMBINE_COUNT_NOT_RESET", &[EP.by_values()]),
+    caught("COMBINE_READS_OWN_EPOCH", &[EP, SPLIT]),
     caught("EXCHANGE_EARLY_RETURN", &[EP.by_values()]),
     caught("DISPATCH_NO_BARRIER", &[EP.by_values()]),
     caught("ROUTE_UNCOUNTED", &[EP.by_values()]),

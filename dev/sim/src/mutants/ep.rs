@@ -191,10 +191,6 @@ pub(super) const FILES: &[File] = &[
             ("wait_for_rows", "block_barrier", LOCAL),
             ("wait_for_rows", "acquire_after_wait", Mutants(&["COMBINE_NO_ACQUIRE"])),
             ("wait_for_rows", "block_barrier", Mutants(&["COMBINE_NO_BARRIER"])),
-            // The epoch's store stands after its load in every block, by the counting and without a fence.
-            ("advance_epoch", "flag_store", Mutants(&["COMBINE_EPOCH_PLAIN", "COMBINE_UNCOUNTED"])),
-            ("next_epoch", "flag_load", Mutants(&["COMBINE_EPOCH_PLAIN"])),
-            ("advance_epoch", "fetch_add_device", Mutants(&["COMBINE_UNCOUNTED", "COMBINE_COUNT_NOT_RESET"])),
         ],
     },
     File {
