@@ -35,7 +35,7 @@ static ANABRANCH_DEVICE void offer_rows(const Grid& grid, const CombineArgs& arg
     if (grid.block == 0) {
         // The rows were written by earlier work on this stream, into this device's memory.
         offer_earlier_work(grid);
-        if (grid.thread == 0 && !begin.poisoned) flag_all(grid, args, PULLED, static_cast<u32>(begin.epoch));
+        if (grid.thread == 0) flag_all(grid, args, PULLED, static_cast<u32>(begin.epoch), begin.poisoned);
     }
 }
 

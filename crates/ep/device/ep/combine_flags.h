@@ -18,8 +18,9 @@ static ANABRANCH_DEVICE CombineWay way_from(const Grid&, const Args&, CombineWay
     return way;
 }
 
+// Nothing in a poisoned world; the check follows the loads of the bases, so that the latencies overlap.
 template <class Args>
-static ANABRANCH_DEVICE void flag_all(const Grid& grid, const Args& args, CombineWay way, u32 epoch) {
+static ANABRANCH_DEVICE void flag_all(const Grid& grid, const Args& args, CombineWay way, u32 epoch, bool poisoned = false) {
     u64 own = args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride;
     for (u32 first = 0; first < args.team.size; first += RANKS_AT_ONCE) {
         u64 base[RANKS_AT_ONCE];
@@ -31,7 +32,7 @@ static ANABRANCH_DEVICE void flag_all(const Grid& grid, const Args& args, Combin
         }
         ANABRANCH_UNROLL
         for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
-            if (first + u >= args.team.size || (MASKS && base[u] == 0)) continue;
+            if (poisoned || first + u >= args.team.size || (MASKS && base[u] == 0)) continue;
             flag_store(grid, reinterpret_cast<u64*>(base[u] + own), pack_flag(epoch, way));
         }
     }
@@ -48,7 +49,7 @@ static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const Args& args, C
         fault.set(grid, 1, poisoned ? 1u : 0u);
     }
     grid.block_barrier();
-    if (fault.get(grid, 1) != 0) return false;  // lint: allow(return-before-barrier): the word is the block's
+    if (fault.get(grid, 1) != 0) return false;
     for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
         const u64* flag =
             reinterpret_cast<const u64*>(own + args.flags_offset + static_cast<u64>(peer) * args.flag_stride);
@@ -68,6 +69,7 @@ static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const Args& args, C
         if (status != WAIT_OK) fault.fetch_add(grid, 0, 1u);
         acquire_after_wait(grid);
     }
+    // lint: allow(return-before-barrier): the poison word is the block's, so that all threads return or none
     grid.block_barrier();
     return fault.get(grid, 0) == 0;
 }
