@@ -63,7 +63,7 @@ static ANABRANCH_DEVICE void pull(const Grid& grid, const ReduceArgs& args, cons
     const CommView& comm = args.comm;
     u32 me = comm.team.rank;
     u64 mine = args.own_bytes, tile = minimum(args.piece_bytes, u64(CCL_TILE));
-    meet(grid, comm, channel);
+    meet_first(grid, comm, channel);
     for (u64 first = grid.block * tile; first < mine && !channel.dead; first += grid.grid_blocks * tile) {
         reduce_bytes<Element, SUM_ONLY>(
             grid, args, reduction, minimum(tile, mine - first),

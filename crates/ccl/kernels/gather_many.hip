@@ -137,7 +137,7 @@ static ANABRANCH_DEVICE void gather_staged(const Grid& grid, const GatherManyArg
 static ANABRANCH_DEVICE void gather_direct(const Grid& grid, const GatherManyArgs& args, Channel& channel) {
     const CommView& comm = args.comm;
     u32 me = comm.team.rank;
-    meet(grid, comm, channel);
+    meet_first(grid, comm, channel);
     for (u32 i = 0; i < comm.team.size && !channel.dead; ++i) {
         u32 peer = turned(comm, channel, i);
         for (u64 first = u64(grid.block) * CCL_TILE; first < args.total; first += u64(grid.grid_blocks) * CCL_TILE) {

@@ -142,7 +142,7 @@ static ANABRANCH_DEVICE void move_direct(const Grid& grid, const MoveArgs& args,
     if constexpr (Entries::UNEVEN) {
         meet_with_values(grid, comm, channel, [&](u32 peer) { return entries(peer).receive_offset; });
     } else {
-        meet(grid, comm, channel);
+        meet_first(grid, comm, channel);
     }
     for (u32 i = 0; i < comm.team.size && !channel.dead; ++i) {
         u32 peer = turned(comm, channel, i);
@@ -164,11 +164,14 @@ ANABRANCH_KERNEL(anabranch_ccl_barrier, MoveArgs, 512) {
                  [&](ccl::Channel& channel) { ccl::meet(grid, args.comm, channel); });
 }
 ANABRANCH_KERNEL(anabranch_ccl_move_packets, MoveArgs, 512) {
-    ccl::on_channel(grid, args.comm, args.input, args.output,
+    // No buffer of a peer is accessed.
+    BufferView none = {nullptr, 0, 0};
+    ccl::on_channel(grid, args.comm, none, none,
                  [&](ccl::Channel& channel) { ccl::move_packets(grid, args, ccl::EvenEntries{args}, channel); });
 }
 ANABRANCH_KERNEL(anabranch_ccl_move_uneven_packets, UnevenArgs, 512) {
-    ccl::on_channel(grid, args.even.comm, args.even.input, args.even.output,
+    BufferView none = {nullptr, 0, 0};
+    ccl::on_channel(grid, args.even.comm, none, none,
                  [&](ccl::Channel& channel) { ccl::move_packets(grid, args.even, ccl::UnevenEntries{args}, channel); });
 }
 ANABRANCH_KERNEL(anabranch_ccl_move_staged, MoveArgs, 512) {

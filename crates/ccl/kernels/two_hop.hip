@@ -65,7 +65,7 @@ static ANABRANCH_DEVICE void two_hop(const Grid& grid, const MoveArgs& args, Cha
     u64 piece = piece_of(args), pieces = grid.grid_blocks * piece;
     bool relayed = args.output.bases == nullptr;
     bool takes = relayed && comm.team.rank != args.receive_from;
-    if (!relayed) meet(grid, comm, channel);
+    if (!relayed) meet_first(grid, comm, channel);
     for (u64 step = 0; step * pieces < args.send_stride && !channel.dead; ++step) {
         Pieces at = {step * pieces + grid.block * piece, 0, 0, false};
         for (u32 number = 0; number < 2 && !channel.dead; ++number) {

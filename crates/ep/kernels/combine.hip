@@ -16,8 +16,7 @@
 //
 // Why this rank's own words are not reused too early. They are in device memory, one set for each slot, so slot order keeps the next kernel
 // away until this one has ended.
-// - `combine_epoch` and `combine_ended`: see `advance_epoch` in `combine_flags.h`. A block that sees poison or a fault is not counted, so
-//   the epoch does not advance and the count stays above 0 or unused. No later kernel uses them: a world stays poisoned.
+// - `dispatch_epoch` was written by the dispatch of this operation, and `combine_epoch` is read by the host alone (`combine_flags.h`).
 // - The send map is written by the dispatch of this operation; the next dispatch on the slot writes it again.
 #include "anabranch/prelude.h"
 #include "ep/combine_flags.h"
@@ -32,42 +31,33 @@ typedef EP_ELEMENT Element;
 static ANABRANCH_DEVICE Result result_of(const Grid&, const CombineArgs& args, u64 entry) { return pulled(args, entry); }
 
 // The whole block comes here, or none of it. Flags to every rank that the rows are in the window.
-static ANABRANCH_DEVICE void offer_rows(const Grid& grid, const CombineArgs& args, u64 epoch) {
+static ANABRANCH_DEVICE void offer_rows(const Grid& grid, const CombineArgs& args, const CombineBegin& begin) {
     if (grid.block == 0) {
-        // The rows were written by earlier work on this stream; the fence carries them to the peers.
-        block_release_system(grid);
-        if (grid.thread == 0) flag_all(grid, args, PULLED, static_cast<u32>(epoch));
+        // The rows were written by earlier work on this stream, into this device's memory.
+        offer_earlier_work(grid);
+        if (grid.thread == 0) flag_all(grid, args, PULLED, static_cast<u32>(begin.epoch), begin.poisoned);
     }
 }
 
-// The whole block comes here, or none of it.
-static ANABRANCH_DEVICE void pull_and_sum(const Grid& grid, const CombineArgs& args, u64 own, const WaitContext& wait) {
+// Every thread of the block.
+static ANABRANCH_DEVICE void pull_and_sum(const Grid& grid, const CombineArgs& args, const CombineBegin& begin) {
+    WaitContext wait = context_of(grid, args, begin.epoch);
     LocalArray<u32> fault = {0};
     u32 tokens = combined_tokens(grid, args);
-    if (!wait_for_rows(grid, args, PULLED, wait, own, fault)) return;
-    sum_tokens<Element>(grid, args, tokens);
+    Rows early = early_rows(grid, args, tokens);
+    if (!wait_for_rows(grid, args, PULLED, wait, begin.own, fault, begin.poisoned)) return;
+    sum_tokens<Element>(grid, args, tokens, early);
     sum_pulled_weights(grid, args);
-    advance_epoch(grid, args, wait.epoch);
+    end_combine(grid, args, begin.epoch);
 }
 
 ANABRANCH_KERNEL(anabranch_ep_combine, CombineArgs, 1024) {
-    u64 epoch = next_epoch(grid, args);
-    if (epoch == 0) return;
-    WaitContext wait = context_of(grid, args, epoch);
-    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
-    offer_rows(grid, args, epoch);
-    pull_and_sum(grid, args, own, wait);
+    CombineBegin begin = begin_combine(grid, args);
+    offer_rows(grid, args, begin);
+    pull_and_sum(grid, args, begin);
 }
 
-// Send and receive. The receive advances the epoch.
-ANABRANCH_KERNEL(anabranch_ep_combine_send, CombineArgs, 1024) {
-    u64 epoch = next_epoch(grid, args);
-    if (epoch != 0) offer_rows(grid, args, epoch);
-}
+// Send and receive.
+ANABRANCH_KERNEL(anabranch_ep_combine_send, CombineArgs, 1024) { offer_rows(grid, args, begin_combine(grid, args)); }
 
-ANABRANCH_KERNEL(anabranch_ep_combine_recv, CombineArgs, 1024) {
-    u64 epoch = next_epoch(grid, args);
-    if (epoch == 0) return;
-    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
-    pull_and_sum(grid, args, own, context_of(grid, args, epoch));
-}
+ANABRANCH_KERNEL(anabranch_ep_combine_recv, CombineArgs, 1024) { pull_and_sum(grid, args, begin_combine(grid, args)); }

@@ -73,7 +73,7 @@ ANABRANCH_KERNEL(anabranch_ep_combine_engine_flag, CombineEngineArgs, 1024) {
     if (epoch != 0) flag_others(grid, args, epoch);
 }
 
-// The grid. Advances the epoch.
+// The grid.
 ANABRANCH_KERNEL(anabranch_ep_combine_engine_recv, CombineEngineArgs, 1024) {
     u64 epoch = next_epoch(grid, args);
     if (epoch == 0) return;
@@ -83,6 +83,6 @@ ANABRANCH_KERNEL(anabranch_ep_combine_engine_recv, CombineEngineArgs, 1024) {
     LocalArray<u32> fault = {0};
     u32 tokens = combined_tokens(grid, args);
     if (!wait_for_rows(grid, args, COPIED, wait, own, fault)) return;
-    sum_tokens<Element>(grid, args, tokens);
-    advance_epoch(grid, args, epoch);
+    sum_tokens<Element>(grid, args, tokens, early_rows(grid, args, tokens));
+    end_combine(grid, args, epoch);
 }

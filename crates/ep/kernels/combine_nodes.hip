@@ -107,10 +107,10 @@ static ANABRANCH_DEVICE void sum_rows(const Grid& grid, const CombineNodesArgs& 
     LocalArray<u32> fault = {0};
     u32 tokens = combined_tokens(grid, args);
     if (!wait_for_rows(grid, args, way_of(args), wait, own_base(grid, args), fault)) return;
-    sum_tokens<Element>(grid, args, tokens);
+    sum_tokens<Element>(grid, args, tokens, early_rows(grid, args, tokens));
     shmem::Status put = shmem::Status::OK;
     if (grid.block == 0) put = shmem::quiet<shmem::Block>(grid, shmem::Context{args.team, wait});
-    if (put == shmem::Status::OK) advance_epoch(grid, args, wait.epoch);
+    if (put == shmem::Status::OK) end_combine(grid, args, wait.epoch);
 }
 
 ANABRANCH_KERNEL(anabranch_ep_combine_nodes, CombineNodesArgs, 1024) {
@@ -121,7 +121,7 @@ ANABRANCH_KERNEL(anabranch_ep_combine_nodes, CombineNodesArgs, 1024) {
     sum_rows(grid, args, wait);
 }
 
-// Send and receive. The receive advances the epoch.
+// Send and receive.
 ANABRANCH_KERNEL(anabranch_ep_combine_nodes_send, CombineNodesArgs, 1024) {
     u64 epoch = next_epoch(grid, args);
     if (epoch != 0) send_rows(grid, args, context_of(grid, args, epoch));

@@ -169,7 +169,7 @@ static ANABRANCH_DEVICE void wait_and_sum(const Grid& grid, const CombinePushArg
         sum_units(grid, args, own, token, from, to);
     }
     sum_pushed_weights(grid, args, own);
-    advance_epoch(grid, args, wait.epoch);
+    end_combine(grid, args, wait.epoch);
 }
 
 ANABRANCH_KERNEL(anabranch_ep_combine_push, CombinePushArgs, 1024) {
@@ -181,7 +181,7 @@ ANABRANCH_KERNEL(anabranch_ep_combine_push, CombinePushArgs, 1024) {
     wait_and_sum(grid, args, own, wait);
 }
 
-// Send and receive. The receive advances the epoch.
+// Send and receive.
 ANABRANCH_KERNEL(anabranch_ep_combine_push_send, CombinePushArgs, 1024) {
     u64 epoch = next_epoch(grid, args);
     if (epoch != 0) push_and_flag(grid, args, private_load(grid, args.team.peer_bases + args.team.rank), epoch);

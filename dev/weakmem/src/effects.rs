@@ -106,6 +106,17 @@ impl World {
         true
     }
 
+    /// Flags of a lane carry from now on what earlier launches of its stream released; false when its rank is dead.
+    pub(crate) fn name_earlier(&mut self, who: &Who) -> bool {
+        if !self.sync(who, "names earlier work") {
+            return false;
+        }
+        if let Some(order) = &mut self.order {
+            order.name_earlier(who.lane);
+        }
+        true
+    }
+
     fn read_flag(&mut self, who: &Who, flag: u32, acquires: bool) {
         let now = self.memory.now();
         if let Some(order) = &mut self.order {

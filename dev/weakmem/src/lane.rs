@@ -21,6 +21,8 @@ const ATOMIC_SWAP: u32 = 5;
 const ATOMIC_COMPARE_SWAP: u32 = 6;
 /// `ANABRANCH_FENCE_RELEASE`.
 const FENCE_RELEASE: u32 = 0;
+/// `ANABRANCH_FENCE_OF_EARLIER`.
+const FENCE_OF_EARLIER: u32 = 2;
 /// `ANABRANCH_SCOPE_DEVICE`.
 const SCOPE_DEVICE: u32 = 0;
 
@@ -163,7 +165,12 @@ impl Memory for SeededLane {
 
     fn fence(lane: &Lane<Self>, order: u32, scope: u32) {
         primitive(lane, |world| {
-            world.fence(&lane.own.who, order == FENCE_RELEASE, scope_of(scope)).then_some(())
+            let who = &lane.own.who;
+            let done = match order {
+                FENCE_OF_EARLIER => world.name_earlier(who),
+                _ => world.fence(who, order == FENCE_RELEASE, scope_of(scope)),
+            };
+            done.then_some(())
         });
     }
 

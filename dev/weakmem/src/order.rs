@@ -30,6 +30,8 @@ struct Lane {
     pending: [Option<Arc<Known>>; 2],
     /// As of its last release at device scope or farther, and at system scope (cumulative profile).
     released: [Option<Arc<Known>>; 2],
+    /// What its launch began with.
+    begun: Arc<Known>,
     last_flag: u32,
     /// Who it was from which step on: one entry a launch.
     names: Vec<(u64, Who)>,
@@ -117,6 +119,7 @@ impl Order {
                     known: Arc::clone(known),
                     pending: [None, None],
                     released: [None, None],
+                    begun: Arc::clone(known),
                     last_flag: 0,
                     names: Vec::new(),
                 });
@@ -125,7 +128,7 @@ impl Order {
             let number = members.lanes[thread];
             let lane = &mut lanes[number as usize];
             (lane.known, lane.pending, lane.released) = (Arc::clone(known), [None, None], [None, None]);
-            lane.last_flag = 0;
+            (lane.begun, lane.last_flag) = (Arc::clone(known), 0);
             lane.names.push((step, who));
             numbers.push(number);
         }
@@ -230,6 +233,14 @@ impl Order {
             }
         } else if releases {
             self.release_wave(lane, scope, step);
+        }
+    }
+
+    /// A lane names earlier work: its flags carry what its launch began with, besides what it has released itself.
+    pub(crate) fn name_earlier(&mut self, lane: u32) {
+        let Lane { released, begun, .. } = &mut self.lanes[lane as usize];
+        for released in released {
+            Arc::make_mut(released.get_or_insert_default()).join(begun);
         }
     }
 

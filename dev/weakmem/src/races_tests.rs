@@ -342,6 +342,25 @@ fn launches_of_a_stream_follow_each_other_and_release_to_all() {
 }
 
 #[test]
+fn named_earlier_work_is_carried_without_a_fence_and_own_work_is_not() {
+    for names in [true, false] {
+        let mut lanes = Lanes::new(Cumulative, 2);
+        lanes.store((0, 0, 3), DATA);
+        lanes.next_launch(0);
+        let offerer = (0, 1, 0);
+        lanes.store(offerer, OTHER);
+        if names {
+            let lane = lanes.lane(offerer);
+            lanes.order.name_earlier(lane);
+        }
+        lanes.flag(offerer, FLAG);
+        lanes.poll(READER, FLAG, true);
+        assert_eq!(lanes.load(READER, DATA), (!names).then_some(Missing::Fence));
+        assert_eq!(lanes.load(READER, OTHER), Some(Missing::Fence));
+    }
+}
+
+#[test]
 fn an_atomic_among_one_device_is_one_among_it_only() {
     for profile in BOTH {
         let mut lanes = Lanes::new(profile, 2);

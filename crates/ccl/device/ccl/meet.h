@@ -38,13 +38,11 @@ ANABRANCH_DEVICE bool meets_reached(u64 seen, u64 target) {
 // The place of the value of barrier `number`, after the flag.
 ANABRANCH_DEVICE u64 value_place(u64 number) { return 1 + number % 2; }
 
-// Every thread of the block. The barrier of this channel over all members: what each block has stored before, here and at peers, and what
-// preceded its kernel, is visible to the block of every member afterwards, and what it has read may be overwritten.
-ANABRANCH_DEVICE void meet(const Grid& grid, const CommView& comm, Channel& channel) {
+// The flags of the next barrier. Every thread of the block, behind what they publish.
+ANABRANCH_DEVICE void exchange_flags(const Grid& grid, const CommView& comm, Channel& channel) {
     u32 size = comm.team.size;
     channel.meets += 1;
     u64 number = channel.meets & EPOCH_MASK;
-    shmem::Block::release_for_first(grid, size);
     for (u32 i = grid.thread; i < size && !channel.dead; i += grid.block_threads) {
         u32 peer = rotated(comm, i);
         flag_store(grid, meet_word(comm, member_base(grid, comm, peer), channel.index, comm.team.rank), number);
@@ -61,6 +59,20 @@ ANABRANCH_DEVICE void meet(const Grid& grid, const CommView& comm, Channel& chan
     }
     grid.block_barrier();
     channel_look(grid, channel, FAULT_IN_MEETING);
+}
+
+// Every thread of the block. The barrier of this channel over all members: what each block has stored before, here and at peers, and what
+// preceded its kernel, is visible to the block of every member afterwards, and what it has read may be overwritten.
+ANABRANCH_DEVICE void meet(const Grid& grid, const CommView& comm, Channel& channel) {
+    shmem::Block::release_for_first(grid, comm.team.size);
+    exchange_flags(grid, comm, channel);
+}
+
+// The same for a kernel that has stored nothing yet and read nothing that others will overwrite: what preceded the kernel in the memory
+// of its own device is visible afterwards, and may be overwritten.
+ANABRANCH_DEVICE void meet_first(const Grid& grid, const CommView& comm, Channel& channel) {
+    offer_earlier_work(grid);
+    exchange_flags(grid, comm, channel);
 }
 
 // A barrier that sends `value(peer)` to each peer, which reads it with `value_from` before its next barrier: it is beside the flag in one

@@ -18,8 +18,9 @@ static ANABRANCH_DEVICE CombineWay way_from(const Grid&, const Args&, CombineWay
     return way;
 }
 
+// Nothing in a poisoned world; the check follows the loads of the bases, so that the latencies overlap.
 template <class Args>
-static ANABRANCH_DEVICE void flag_all(const Grid& grid, const Args& args, CombineWay way, u32 epoch) {
+static ANABRANCH_DEVICE void flag_all(const Grid& grid, const Args& args, CombineWay way, u32 epoch, bool poisoned = false) {
     u64 own = args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride;
     for (u32 first = 0; first < args.team.size; first += RANKS_AT_ONCE) {
         u64 base[RANKS_AT_ONCE];
@@ -31,19 +32,24 @@ static ANABRANCH_DEVICE void flag_all(const Grid& grid, const Args& args, Combin
         }
         ANABRANCH_UNROLL
         for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
-            if (first + u >= args.team.size || (MASKS && base[u] == 0)) continue;
+            if (poisoned || first + u >= args.team.size || (MASKS && base[u] == 0)) continue;
             flag_store(grid, reinterpret_cast<u64*>(base[u] + own), pack_flag(epoch, way));
         }
     }
 }
 
-// Every block waits for every rank: the words are in this device's memory.
+// Every block waits for every rank: the words are in this device's memory. False after a fault, and where thread 0 says that the world
+// is poisoned.
 template <class Args>
 static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const Args& args, CombineWay way, const WaitContext& wait,
-                                           u64 own, const LocalArray<u32>& fault) {
+                                           u64 own, const LocalArray<u32>& fault, bool poisoned = false) {
     u32 epoch = static_cast<u32>(wait.epoch);
-    if (grid.thread == 0) fault.set(grid, 0, 0u);
+    if (grid.thread == 0) {
+        fault.set(grid, 0, 0u);
+        fault.set(grid, 1, poisoned ? 1u : 0u);
+    }
     grid.block_barrier();
+    if (fault.get(grid, 1) != 0) return false;
     for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
         const u64* flag =
             reinterpret_cast<const u64*>(own + args.flags_offset + static_cast<u64>(peer) * args.flag_stride);
@@ -63,6 +69,7 @@ static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const Args& args, C
         if (status != WAIT_OK) fault.fetch_add(grid, 0, 1u);
         acquire_after_wait(grid);
     }
+    // lint: allow(return-before-barrier): the poison word is the block's, so that all threads return or none
     grid.block_barrier();
     return fault.get(grid, 0) == 0;
 }
@@ -72,25 +79,31 @@ static ANABRANCH_DEVICE WaitContext context_of(const Grid& grid, const Args& arg
     return wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
 }
 
-// The epoch of this launch, in every thread of the block; 0 in a poisoned world.
+// What each thread of a combine begins with.
+//
+// The epoch is that of the dispatch, which a slot alternates with combines and releases. No block of a combine writes the word that has
+// it, so blocks may begin at any time, and none is counted. `combine_epoch` tells the host that the combine has ended; no kernel reads it.
+struct CombineBegin {
+    u64 epoch;
+    u64 own;        // address of this rank's heap
+    bool poisoned;  // valid on thread 0
+};
 template <class Args>
-static ANABRANCH_DEVICE u64 next_epoch(const Grid& grid, const Args& args) {
-    u64 epoch = 0;
-    if (grid.thread == 0) {
-        u64 last = flag_load(grid, &args.state->combine_epoch);
-        epoch = is_poisoned(grid, args.team.control) ? 0 : last + 1;
-    }
-    return grid.block_broadcast(epoch);
+static ANABRANCH_DEVICE CombineBegin begin_combine(const Grid& grid, const Args& args) {
+    u64 epoch = private_load(grid, &args.state->dispatch_epoch);
+    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
+    return {epoch, own, grid.thread == 0 && is_poisoned(grid, args.team.control)};
 }
 
-// Every block read the epoch when it began, and is counted when it ends, so the last may advance it. The epoch publishes no data to
-// the next launch, which slot order keeps after this one. No fence orders the reads before the store, so the epoch is read and
-// written as a flag: a block has used the value, in its wait, before it is counted.
+// The same epoch, in every thread of the block; 0 in a poisoned world.
 template <class Args>
-static ANABRANCH_DEVICE void advance_epoch(const Grid& grid, const Args& args, u64 epoch) {
-    if (grid.thread != 0) return;
-    if (fetch_add_device(grid, &args.state->combine_ended, 1u) + 1 == grid.grid_blocks) {
-        private_store(grid, &args.state->combine_ended, 0u);
-        flag_store(grid, &args.state->combine_epoch, epoch);
-    }
+static ANABRANCH_DEVICE u64 next_epoch(const Grid& grid, const Args& args) {
+    CombineBegin begin = begin_combine(grid, args);
+    return grid.block_broadcast(begin.poisoned ? 0 : begin.epoch);
+}
+
+// Every thread, at the end of a combine without a fault.
+template <class Args>
+static ANABRANCH_DEVICE void end_combine(const Grid& grid, const Args& args, u64 epoch) {
+    if (grid.block == 0 && grid.thread == 0) private_store(grid, &args.state->combine_epoch, epoch);
 }

@@ -52,9 +52,11 @@ static ANABRANCH_DEVICE Rows rows_of(const Grid& grid, const Args& args, u32 tok
     return rows;
 }
 
-// One wave sums units [begin, end) of one token. Rows are loaded a few at a time, added in ascending rank order.
+// One wave sums units [begin, end) of one token, whose first rows are `start`. Rows are loaded a few at a time, added in ascending rank
+// order.
 template <class Element, class Args>
-static ANABRANCH_DEVICE void sum_units(const Grid& grid, const Args& args, u32 token, u32 begin, u32 end) {
+static ANABRANCH_DEVICE void sum_units(const Grid& grid, const Args& args, u32 token, const Rows& start, u32 begin,
+                                       u32 end) {
     static constexpr u32 UNROLL = 2;
     Vec16* target = reinterpret_cast<Vec16*>(args.output + static_cast<u64>(token) * args.row_bytes);
     for (u32 first = begin + grid.lane(); first < end; first += WAVE_SIZE * UNROLL) {
@@ -63,7 +65,7 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const Args& args, u32 t
         for (u32 u = 0; u < UNROLL; ++u) sum[u] = Wide<Element>::zero();
         for (u32 n = 0; n < args.fan_out; n += ROWS) {
             Vec16 unit[ROWS][UNROLL];
-            Rows rows = rows_of(grid, args, token, n);
+            Rows rows = n == 0 ? start : rows_of(grid, args, token, n);
             ANABRANCH_UNROLL
             for (u32 i = 0; i < ROWS; ++i) {
                 ANABRANCH_UNROLL
@@ -89,16 +91,26 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const Args& args, u32 t
     }
 }
 
+// The first rows of the first token of this wave. An earlier kernel has written what they follow from, so that they are loaded
+// before the wait for the ranks, but for masks, which follow from the wait.
+template <class Args>
+static ANABRANCH_DEVICE Rows early_rows(const Grid& grid, const Args& args, u32 tokens) {
+    u32 token = quotient_of(grid.grid_wave(), args.segments);
+    if (MASKS || token >= tokens) return Rows{};
+    return rows_of(grid, args, token, 0);
+}
+
 // The whole grid sums all tokens, `segments` waves a row.
 template <class Element, class Args>
-static ANABRANCH_DEVICE void sum_tokens(const Grid& grid, const Args& args, u32 tokens) {
+static ANABRANCH_DEVICE void sum_tokens(const Grid& grid, const Args& args, u32 tokens, const Rows& early) {
     u32 units = args.row_bytes / 16;
     u64 items = static_cast<u64>(tokens) * args.segments;
     for (u64 item = grid.grid_wave(); item < items; item += grid.grid_waves()) {
-        u32 token = static_cast<u32>(item / args.segments);
-        u32 segment = static_cast<u32>(item % args.segments);
-        u32 from = static_cast<u32>(static_cast<u64>(units) * segment / args.segments);
-        u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / args.segments);
-        sum_units<Element>(grid, args, token, from, to);
+        u32 token = quotient_of(item, args.segments);
+        u32 segment = static_cast<u32>(item - static_cast<u64>(token) * args.segments);
+        u32 from = quotient_of(static_cast<u64>(units) * segment, args.segments);
+        u32 to = quotient_of(static_cast<u64>(units) * (segment + 1), args.segments);
+        Rows start = !MASKS && item == grid.grid_wave() ? early : rows_of(grid, args, token, 0);
+        sum_units<Element>(grid, args, token, start, from, to);
     }
 }

@@ -100,8 +100,6 @@ device_struct! {
         pub invalid_count: u32,
         /// Blocks of the running dispatch that have written all their rows.
         pub dispatch_arrived: u32,
-        /// Blocks of the running combine that have ended.
-        pub combine_ended: u32,
         /// Blocks of the running combine that have pushed all their rows.
         pub combine_arrived: u32,
         /// Copies that the last dispatch dropped because they did not fit at their destinations.
@@ -118,8 +116,6 @@ device_struct! {
         pub excess_allowed: u32,
         /// Copies that the last dispatch left out because their destinations are masked.
         pub masked_count: u32,
-        /// Not used.
-        pub reserved: u32,
     }
 }
 

@@ -31,6 +31,7 @@
 #define ANABRANCH_SCOPE_SYSTEM 1
 #define ANABRANCH_FENCE_RELEASE 0
 #define ANABRANCH_FENCE_ACQUIRE 1
+#define ANABRANCH_FENCE_OF_EARLIER 2  // no fence: flags of the lane carry from now on what earlier launches of its stream released
 #define ANABRANCH_ATOMIC_ADD 0
 #define ANABRANCH_ATOMIC_MIN 1
 #define ANABRANCH_ATOMIC_AND 2

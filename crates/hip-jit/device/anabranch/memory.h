@@ -82,6 +82,8 @@ ANABRANCH_DEVICE void fence_release_system(const Grid&) { target::fence_release_
 ANABRANCH_DEVICE void fence_acquire_system(const Grid&) { target::fence_acquire_system(); }
 ANABRANCH_DEVICE void fence_release_device(const Grid&) { target::fence_release_device(); }
 ANABRANCH_DEVICE void fence_acquire_device(const Grid&) { target::fence_acquire_device(); }
+// Tells a seeded machine that the flags of this thread publish earlier work of its stream. No GPU does anything.
+ANABRANCH_DEVICE void name_earlier_work(const Grid&) {}
 
 // Relaxed read-modify-writes; they return the old value. `_device`: among the blocks of this GPU. `_system`: also
 // with peers.

@@ -102,6 +102,9 @@ ANABRANCH_DEVICE void fence_release_device(const Grid& grid) {
 ANABRANCH_DEVICE void fence_acquire_device(const Grid& grid) {
     instrumented::calls(grid)->fence(grid.host, ANABRANCH_FENCE_ACQUIRE, ANABRANCH_SCOPE_DEVICE);
 }
+ANABRANCH_DEVICE void name_earlier_work(const Grid& grid) {
+    instrumented::calls(grid)->fence(grid.host, ANABRANCH_FENCE_OF_EARLIER, ANABRANCH_SCOPE_SYSTEM);
+}
 
 #define ANABRANCH_INSTRUMENTED_ATOMIC(NAME, OPERATION, SCOPE)                                                   \
     template <class T>                                                                                          \

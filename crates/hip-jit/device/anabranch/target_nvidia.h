@@ -4,6 +4,8 @@
 
 #define ANABRANCH_HAS_PER_WAVE_RELEASE 0
 #define ANABRANCH_POLL_ACQUIRES 1
+// A kernel's stores have arrived, at peers too, when it ends, and its loads are over (see publish.h).
+#define ANABRANCH_KERNELS_END_RELEASED 1
 
 extern __shared__ __align__(128) u8 anabranch_local_memory[];
 

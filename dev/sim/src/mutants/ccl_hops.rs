@@ -6,7 +6,7 @@ use HeldBy::Mutants;
 pub(super) const FILES: &[File] = &[File {
     file: "ccl/kernels/two_hop.hip",
     rows: &[
-        ("two_hop", "meet", Mutants(&["TWO_HOP_NO_FIRST_MEETING"])),
+        ("two_hop", "meet_first", Mutants(&["TWO_HOP_NO_FIRST_MEETING"])),
         (
             "two_hop",
             "meet",

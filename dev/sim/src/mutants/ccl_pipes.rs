@@ -9,8 +9,8 @@ pub(super) const FILES: &[File] = &[
         rows: &[
             ("gather_packets", "end_epoch", Mutants(&["PACKETS_NO_BARRIER"])),
             ("gather_staged", "meet", Mutants(&["STAGED_NO_MEETING", "STAGING_ONE_HALF"])),
-            ("gather_direct", "meet", Mutants(&["DIRECT_NO_FIRST_MEETING"])),
-            ("gather_direct", "meet", Mutants(&["DIRECT_NO_LAST_MEETING"])),
+            ("gather_direct", "meet_first", Mutants(&["DIRECT_NO_FIRST_MEETING"])),
+            ("gather_direct", "meet", Mutants(&["DIRECT_NO_LAST_MEETING", "DIRECT_LAST_AS_FIRST"])),
         ],
     },
     File {

@@ -56,7 +56,6 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "ep/device/ep/dispatch_grid.h",
         rows: &[
-            ("learn_counts", "block_barrier", LOCAL),
             ("learn_counts", "acquire_after_wait", Mutants(&["DISPATCH_NO_ACQUIRE"])),
             ("learn_counts", "block_barrier", Mutants(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
             ("write_share", "block_barrier", Mutants(&["ROUTE_UNCOUNTED"])),
@@ -191,15 +190,11 @@ pub(super) const FILES: &[File] = &[
             ("wait_for_rows", "block_barrier", LOCAL),
             ("wait_for_rows", "acquire_after_wait", Mutants(&["COMBINE_NO_ACQUIRE"])),
             ("wait_for_rows", "block_barrier", Mutants(&["COMBINE_NO_BARRIER"])),
-            // The epoch's store stands after its load in every block, by the counting and without a fence.
-            ("advance_epoch", "flag_store", Mutants(&["COMBINE_EPOCH_PLAIN", "COMBINE_UNCOUNTED"])),
-            ("next_epoch", "flag_load", Mutants(&["COMBINE_EPOCH_PLAIN"])),
-            ("advance_epoch", "fetch_add_device", Mutants(&["COMBINE_UNCOUNTED", "COMBINE_COUNT_NOT_RESET"])),
         ],
     },
     File {
         file: "ep/kernels/combine.hip",
-        rows: &[("offer_rows", "block_release_system", Mutants(&["COMBINE_UNRELEASED"]))],
+        rows: &[("offer_rows", "offer_earlier_work", Mutants(&["COMBINE_UNRELEASED"]))],
     },
     File {
         file: "ep/kernels/combine_push.hip",

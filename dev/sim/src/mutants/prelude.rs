@@ -27,6 +27,14 @@ pub(super) const FILES: &[File] = &[
                 "fence_release_system",
                 Mutants(&["NO_RELEASE", "RELEASE_AT_DEVICE_SCOPE", "RELEASE_BEFORE_BARRIER"]),
             ),
+            (
+                "offer_earlier_work",
+                "block_release_system",
+                NotNeeded(
+                    "AMD's, as HIP may end a kernel without a release at system scope. A launch of the machine ends with one, and \
+                     flags of the next carry it. NVIDIA's form has no fence, and COMBINE_UNRELEASED where it is left out.",
+                ),
+            ),
             // AMD has each wave's own release before the count, and needs this of thread 0 by the language's rules alone: release
             // fences synchronise through atomics of their own thread. NVIDIA has no other.
             (

@@ -194,7 +194,7 @@ impl Ep {
         let state = self.slot_state(rank)?;
         let epochs = u64::from(self.case.rounds);
         let ended = (state.dispatch_epoch, state.combine_epoch) == (epochs, epochs)
-            && (state.count_arrived, state.dispatch_arrived, state.combine_arrived, state.combine_ended) == (0, 0, 0, 0)
+            && (state.count_arrived, state.dispatch_arrived, state.combine_arrived) == (0, 0, 0)
             // Masked ids are no mistakes, and there are no others.
             && (state.invalid_count, state.invalid_first) == (0, u64::MAX);
         if ended { Ok(()) } else { Err(format!("after {epochs} epochs the slot is {state:?}")) }
