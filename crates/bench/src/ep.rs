@@ -11,6 +11,7 @@ pub(crate) mod memory;
 mod moved;
 mod peer;
 mod replay;
+mod steps;
 mod timing;
 pub(crate) mod tune;
 
@@ -22,8 +23,7 @@ use anabranch_conformance::ep::oracle::{Oracle, RankInput, Shape};
 use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::plan::Geometry;
 use anabranch_ep::{
-    CombineSource, Dispatched, EpConfig, EpShape, ExpertOutput, ExpertParallel, Payload, PlacementTable,
-    Plan, ReceivedRows, Tokens,
+    CombineSource, EpConfig, EpShape, ExpertParallel, Payload, PlacementTable, Plan, ReceivedRows, Tokens,
 };
 use anabranch_hip::{DeviceBuffer, Stream};
 use anyhow::{Context, bail};
@@ -275,39 +275,12 @@ impl<'a> EpBench<'a> {
         }
     }
 
-    fn combine(&self, dispatched: Dispatched) -> Result<(), Error> {
-        let output = device::slice(&self.tensors.output);
-        let experts = match &self.tensors.experts {
-            Some(buffer) => ExpertOutput::Staged(device::slice(buffer)),
-            None => ExpertOutput::InWindow,
-        };
-        Ok(self.ep.combine(&self.stream, experts, dispatched, output)?)
-    }
-
-    /// Expands received rows, in the expert-major layout.
-    fn expand(&mut self, dispatched: &Dispatched) -> Result<(), Error> {
-        self.expert_major.as_mut().map_or(Ok(()), |bench| bench.expand(&self.stream, dispatched))
-    }
-
-    fn run_experts(&self, dispatched: &Dispatched) -> Result<(), Error> {
-        if let Some(bench) = &self.expert_major {
-            return bench.run_experts(&self.stream);
-        }
-        device::run_expert(&self.expert, &self.stream, dispatched, self.tensors.experts.as_ref())
-    }
-
-    /// Contracts the experts' output of the expert-major layout to the combine window or to the buffer that is pushed.
-    fn contract(&self, dispatched: &Dispatched) -> Result<(), Error> {
-        let buffer = self.tensors.experts.as_ref();
-        self.expert_major.as_ref().map_or(Ok(()), |bench| bench.contract(&self.stream, dispatched, buffer))
-    }
-
     /// One operation with every result compared with the oracle; logs differences and returns whether there were none.
     fn judge(&mut self, oracle: &Oracle<'_>) -> anyhow::Result<bool> {
         let me = self.ep.rank();
         let world = self.world();
         self.tensors.output.fill(0xff).map_err(Error::from)?;
-        let dispatched = self.ep.dispatch(&self.stream, &self.tokens()).map_err(Error::from)?;
+        let dispatched = self.dispatch()?;
         world.synchronize(&self.stream).map_err(Error::from)?;
         let received =
             ReceivedRows::read(world.device(), self.ep.plan(), &dispatched).map_err(Error::from)?;
@@ -383,7 +356,14 @@ impl<'a> EpBench<'a> {
         let local = self.expert_major.as_ref().map_or((0, 0), ExpertMajorBench::geometry);
         let shape = |geometry: &Geometry| (geometry.blocks, geometry.block_threads);
         let third = if self.replay.is_some() { shape(&sending) } else { local };
-        let geometry = [shape(&sending), shape(&summing), third, local];
+        let [sending, summing] = self
+            .expert_major
+            .as_ref()
+            .and_then(|bench| bench.operation_shapes(tokens))
+            .map_or([shape(&sending), shape(&summing)], |[send, sum]| {
+                [send, if self.tensors.experts.is_some() { shape(&summing) } else { sum }]
+            });
+        let geometry = [sending, summing, third, local];
         // Bytes per row on a link: with a codec, the encoded bytes.
         let row_bytes = [self.ep.plan().row_bytes(), self.ep.plan().combine_wire_bytes()];
         let crossing_bytes = row_bytes.map(|row| crossing * u64::from(row) / u64::from(world.size()));
@@ -429,7 +409,7 @@ impl<'a> EpBench<'a> {
                     .with("blocks", geometry[index].0)
                     .with("threads", geometry[index].1)
                     .with("launch", self.ep.plan().launch_choice().name())
-                    .with("layout", if self.expert_major.is_some() { "expert-major" } else { "token-major" })
+                    .with("layout", self.arguments.layout.name())
                     .with("mode", if self.arguments.graph { "graph" } else { "eager" })
                     .with("dispatch_mode", self.ep.plan().mode().name())
                     .with("payload", config.payload.name())

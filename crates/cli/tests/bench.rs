@@ -115,7 +115,6 @@ fn rows_cast_inside_dispatch_are_verified_and_measured_beside_rows_cast_before()
 
 #[test]
 fn expert_major_rows_are_verified_and_have_times_of_their_own() {
-    let layout = ["--layout", "expert-major"];
     for more in [
         &["--dispatch-dtype", "float8_e4m3fn", "--expert-alignment", "8"][..],
         &["--graph", "--dispatch-dtype", "f16"],
@@ -125,15 +124,20 @@ fn expert_major_rows_are_verified_and_have_times_of_their_own() {
         &["--combine-source", "buffer", "--combine-quant", "fp8_direct", "--graph"],
         &["--combine-source", "buffer", "--combine-quant", "fp4_block", "--expert-capacity", "2"],
     ] {
-        let rows = rows(&run(&[&["bench", "ep"], SMALL, EP, &layout, more].concat()));
-        let said: Vec<_> = rows.iter().map(|row| row["op"].as_str().unwrap()).collect();
-        assert_eq!(said, ["dispatch", "combine", "expand", "contract"].repeat(2));
-        for row in &rows {
-            assert!(row["verified"] == true && row["layout"] == "expert-major", "{row}");
-            assert!(row["us_median"].as_f64().unwrap() > 0.0, "{row}");
-            let local = ["expand", "contract"].contains(&row["op"].as_str().unwrap());
-            assert_eq!(local, row["link_fraction"].is_null(), "{row}");
-            assert!(!local || row["gb_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        for (layout, ops) in [
+            ("expert-major", &["dispatch", "combine"][..]),
+            ("expert-major-steps", &["dispatch", "combine", "expand", "contract"]),
+        ] {
+            let rows = rows(&run(&[&["bench", "ep"], SMALL, EP, &["--layout", layout], more].concat()));
+            let said: Vec<_> = rows.iter().map(|row| row["op"].as_str().unwrap()).collect();
+            assert_eq!(said, ops.repeat(2));
+            for row in &rows {
+                assert!(row["verified"] == true && row["layout"] == layout, "{row}");
+                assert!(row["us_median"].as_f64().unwrap() > 0.0, "{row}");
+                let local = ["expand", "contract"].contains(&row["op"].as_str().unwrap());
+                assert_eq!(local, row["link_fraction"].is_null(), "{row}");
+                assert!(!local || row["gb_per_s"].as_f64().unwrap() > 0.0, "{row}");
+            }
         }
     }
 }

@@ -11,13 +11,14 @@ ANABRANCH_KERNEL(anabranch_ep_expert_count, ExpertCountArgs, 1024) {
     LocalArray<u32> count = {0};
     for (u32 e = grid.thread; e < received.local_experts; e += grid.block_threads) count.set(grid, e, 0u);
     grid.block_barrier();
-    Runs runs = Runs::of(grid, received);
+    Runs runs = Runs::of(grid, total_rows(grid, received));
     u32 row = grid.block < runs.count ? runs.first(grid.block) : runs.total;
     u32 end = grid.block < runs.count ? runs.first(grid.block + 1) : runs.total;
     RowCursor cursor = {0, 0, 0};
-    if (row < end) cursor = RowCursor::at(grid, received, row);
+    SlotOffsets offsets = {received.offsets};
+    if (row < end) cursor = RowCursor::at(grid, offsets, received.ranks, row);
     while (row < end) {
-        cursor.move_to(grid, received, row);
+        cursor.move_to(grid, offsets, row);
         u32 stop = minimum(minimum(cursor.end, end), row + MOST_ROWS);
         u64 window_row = cursor.window_row(received, row);
         for (u32 pair = grid.thread; pair < (stop - row) * received.top_k; pair += grid.block_threads) {

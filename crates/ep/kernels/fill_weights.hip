@@ -11,7 +11,8 @@ ANABRANCH_KERNEL(anabranch_ep_fill_weights, FillWeightsArgs, 1024) {
     u32 total = total_rows(grid, args.received);
     u32 top_k = args.received.top_k;
     for (u32 number = grid.grid_wave(); number < total; number += grid.grid_waves()) {
-        u64 row = RowCursor::at(grid, args.received, number).window_row(args.received, number);
+        RowCursor cursor = RowCursor::at(grid, SlotOffsets{args.received.offsets}, args.received.ranks, number);
+        u64 row = cursor.window_row(args.received, number);
         const u32* weights = meta_record(args.received, row) + 2 + top_k;
         for (u32 k = grid.lane(); k < top_k; k += WAVE_SIZE) {
             heap_store(grid, reinterpret_cast<u32*>(args.window) + row * top_k + k, heap_load(grid, weights + k));

@@ -4,9 +4,9 @@ use anabranch_hip_jit::{Header, KernelSpec, KernelUnit, device_headers, kernel_u
 use anabranch_shmem::device_api::DEVICE_HEADERS as HEAP;
 
 use crate::args::{
-    CombineArgs, CombineEngineArgs, CombineNodesArgs, CombinePushArgs, CountArgs, DispatchArgs,
-    DispatchEngineArgs, DispatchNodesArgs, DispatchReplayArgs, ExpertContractArgs, ExpertCountArgs,
-    ExpertExpandArgs, ExpertSumArgs, FillWeightsArgs, SaveRoutingArgs,
+    CombineArgs, CombineEngineArgs, CombineExpertsArgs, CombineNodesArgs, CombinePushArgs, CountArgs,
+    DispatchArgs, DispatchEngineArgs, DispatchExpertsArgs, DispatchNodesArgs, DispatchReplayArgs,
+    ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, ExpertSumArgs, FillWeightsArgs, SaveRoutingArgs,
 };
 use crate::options::{CombineCodec, DispatchCast, Fp8Format};
 use crate::plan::TILE;
@@ -127,6 +127,18 @@ kernel_unit! {
     pub(crate) const EXPERT_CONTRACT: Kernel<ExpertContractArgs> = "anabranch_ep_expert_contract";
 }
 
+kernel_unit! {
+    /// Dispatch and expand in one; parameters of `DISPATCH_UNIT` without `EP_MASK`.
+    pub(crate) static DISPATCH_EXPERTS_UNIT: "ep_dispatch_experts", include_str!("../kernels/dispatch_experts.hip"), &[HEADERS];
+    pub(crate) const DISPATCH_EXPERTS: Kernel<DispatchExpertsArgs> = "anabranch_ep_dispatch_experts";
+}
+
+kernel_unit! {
+    /// Contract and combine in one; parameters of `COMBINE_UNIT` without `EP_MASK`.
+    pub(crate) static COMBINE_EXPERTS_UNIT: "ep_combine_experts", include_str!("../kernels/combine_experts.hip"), &[HEADERS];
+    pub(crate) const COMBINE_EXPERTS: Kernel<CombineExpertsArgs> = "anabranch_ep_combine_experts";
+}
+
 /// The kernel that counts before a compact dispatch.
 pub fn count() -> KernelSpec {
     tiled(&COUNT_UNIT)
@@ -239,6 +251,16 @@ pub fn expert_contract(element: DataType) -> KernelSpec {
     of_element(tiled(&EXPERT_CONTRACT_UNIT), element)
 }
 
+/// Dispatch and expand in one, of rows as they are or cast.
+pub fn dispatch_experts(from: DataType, cast: DispatchCast) -> KernelSpec {
+    cast_of(tiled(&DISPATCH_EXPERTS_UNIT), from, cast)
+}
+
+/// Contract and combine in one, of the output of experts of a type.
+pub fn combine_experts(element: DataType) -> KernelSpec {
+    of_element(tiled(&COMBINE_EXPERTS_UNIT), element)
+}
+
 /// The variants for what plans may have besides, each alone and all together, of bf16 rows.
 fn optional() -> Vec<KernelSpec> {
     let bf16 = DataType::Bf16;
@@ -267,7 +289,21 @@ fn optional() -> Vec<KernelSpec> {
         dispatch_relay(),
         combine_nodes(KernelSpec::new(&COMBINE_NODES_UNIT), bf16),
     ];
-    counted.chain(by_engine).chain(across).chain(combines.iter().flat_map(of_combine)).collect()
+    let plain = dispatch_experts(bf16, DispatchCast::None);
+    let one = combine_experts(bf16);
+    let of_experts = [
+        with_device_count(plain.clone()),
+        plain,
+        dispatch_experts(bf16, DispatchCast::Fp8Block(Fp8Format::E4m3fn)),
+        with_device_count(with_weights(one.clone())),
+        one,
+    ];
+    counted
+        .chain(by_engine)
+        .chain(across)
+        .chain(of_experts)
+        .chain(combines.iter().flat_map(of_combine))
+        .collect()
 }
 
 /// Every kernel of this crate that a plan without options launches, and of plans with options those for bf16 rows: what a

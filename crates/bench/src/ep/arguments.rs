@@ -47,7 +47,7 @@ pub struct EpArgs {
     /// What moves rows: kernels, or copy-engine, which leaves the device to other work between send and receive.
     #[arg(long, default_value_t = Payload::Kernels, value_name = "kernels|copy-engine")]
     pub(crate) payload: Payload,
-    /// Order of the experts' rows; expert-major adds report rows for expand and contract.
+    /// Order of the experts' rows; expert-major-steps adds report rows for expand and contract.
     #[arg(long, value_enum, default_value_t = Layout::TokenMajor)]
     pub(crate) layout: Layout,
     /// Rows per expert in the expert-major layout, a multiple of the alignment [default: the worst case].
@@ -84,8 +84,21 @@ pub struct EpArgs {
 pub enum Layout {
     /// As dispatch delivers them: by source rank and token.
     TokenMajor,
-    /// By expert: expand and contract between dispatch and combine.
+    /// By expert: dispatch expands, and combine contracts.
     ExpertMajor,
+    /// By expert, with kernels for expand and contract between dispatch and combine.
+    ExpertMajorSteps,
+}
+
+impl Layout {
+    /// As on the command line.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::TokenMajor => "token-major",
+            Self::ExpertMajor => "expert-major",
+            Self::ExpertMajorSteps => "expert-major-steps",
+        }
+    }
 }
 
 impl EpArgs {

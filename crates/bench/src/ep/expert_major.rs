@@ -1,10 +1,11 @@
-//! Expert-major rows between dispatch and combine: expand, reference experts, contract.
+//! Expert-major rows: of a dispatch that expands, for reference experts, and of a combine that contracts; or with steps for both.
 
 use anabranch::{Error, GroupRank, World};
 use anabranch_conformance::ep::oracle::{Contracted, FactorExperts, Oracle};
 use anabranch_conformance::ep::reference::ReferenceExpertMajor;
 use anabranch_ep::{
-    Dispatched, ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, ExpertParallel, Plan,
+    DeviceSlice, Dispatched, ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, ExpertOutput,
+    ExpertParallel, Plan, Tokens,
 };
 use anabranch_hip::{DeviceBuffer, Stream};
 use anabranch_hip_jit::KernelSpec;
@@ -16,6 +17,8 @@ use crate::device;
 /// One rank's expert-major layout with its experts and their output.
 pub(super) struct ExpertMajorBench {
     layout: ExpertMajor,
+    /// Whether expand and contract have kernels of their own.
+    in_steps: bool,
     experts: ReferenceExpertMajor,
     output: DeviceBuffer,
 }
@@ -27,6 +30,8 @@ pub(super) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
     }
     let combine = arguments.combine_type();
     vec![
+        anabranch_ep::kernels::dispatch_experts(arguments.dispatch_dtype, arguments.dispatch_cast),
+        anabranch_ep::kernels::combine_experts(combine),
         anabranch_ep::kernels::expert_count(),
         anabranch_ep::kernels::expert_expand(),
         anabranch_ep::kernels::expert_contract(combine),
@@ -45,12 +50,12 @@ fn config(arguments: &EpArgs) -> ExpertMajorConfig {
 /// # Errors
 /// Numbers that no layout of the plan can have, or that belong to another layout.
 pub(super) fn check(arguments: &EpArgs, plan: &Plan) -> anyhow::Result<()> {
-    if arguments.layout == Layout::ExpertMajor {
+    if arguments.layout != Layout::TokenMajor {
         for rank in (0..plan.ranks()).map(GroupRank::new) {
             ExpertMajorPlan::new(plan, rank, config(arguments)).map_err(Error::from)?;
         }
     } else if arguments.expert_capacity.is_some() || arguments.expert_alignment.is_some() {
-        bail!("--expert-capacity and --expert-alignment need --layout expert-major");
+        bail!("--expert-capacity and --expert-alignment need --layout expert-major or expert-major-steps");
     }
     Ok(())
 }
@@ -64,19 +69,77 @@ impl ExpertMajorBench {
         let layout = ExpertMajor::new(ep, config(arguments))?;
         let experts = ReferenceExpertMajor::new(world, &layout)?;
         let output = world.device().allocate((layout.plan().output_bytes() as usize).max(16))?;
-        Ok(Some(Self { layout, experts, output }))
+        let in_steps = arguments.layout == Layout::ExpertMajorSteps;
+        Ok(Some(Self { layout, in_steps, experts, output }))
     }
 
+    /// Whether expand and contract have kernels, and times, of their own.
+    pub(super) fn is_in_steps(&self) -> bool {
+        self.in_steps
+    }
+
+    /// Dispatches, and expands unless that is a step of its own.
+    pub(super) fn dispatch(
+        &mut self,
+        ep: &ExpertParallel,
+        stream: &Stream,
+        tokens: &Tokens,
+    ) -> Result<Dispatched, Error> {
+        Ok(if self.in_steps {
+            ep.dispatch(stream, tokens)?
+        } else {
+            self.layout.dispatch(ep, stream, tokens)?
+        })
+    }
+
+    /// Expands, where that is a step of its own.
     pub(super) fn expand(&mut self, stream: &Stream, dispatched: &Dispatched) -> Result<(), Error> {
-        Ok(self.layout.expand(stream, dispatched)?)
+        if self.in_steps {
+            self.layout.expand(stream, dispatched)?;
+        }
+        Ok(())
+    }
+
+    /// Contracts, unless that is a step of its own, and combines from the window or from a buffer.
+    pub(super) fn combine(
+        &self,
+        ep: &ExpertParallel,
+        stream: &Stream,
+        dispatched: Dispatched,
+        buffer: Option<&DeviceBuffer>,
+        output: DeviceSlice,
+    ) -> Result<(), Error> {
+        match buffer {
+            None if !self.in_steps => {
+                self.layout.combine(ep, stream, device::slice(&self.output), dispatched, output)?;
+            }
+            None => ep.combine(stream, ExpertOutput::InWindow, dispatched, output)?,
+            Some(buffer) => {
+                if !self.in_steps {
+                    self.contract_rows(stream, &dispatched, Some(buffer))?;
+                }
+                ep.combine(stream, ExpertOutput::Staged(device::slice(buffer)), dispatched, output)?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn run_experts(&self, stream: &Stream) -> Result<(), Error> {
         device::run_experts_major(&self.experts, stream, &self.layout, &self.output)
     }
 
-    /// Into the combine window, or into a buffer that is pushed from.
+    /// Contracts, where that is a step of its own.
     pub(super) fn contract(
+        &self,
+        stream: &Stream,
+        dispatched: &Dispatched,
+        buffer: Option<&DeviceBuffer>,
+    ) -> Result<(), Error> {
+        if self.in_steps { self.contract_rows(stream, dispatched, buffer) } else { Ok(()) }
+    }
+
+    /// Into the combine window, or into a buffer that is pushed from.
+    fn contract_rows(
         &self,
         stream: &Stream,
         dispatched: &Dispatched,
@@ -129,10 +192,15 @@ impl ExpertMajorBench {
         Ok(rows)
     }
 
-    /// Blocks and threads of a block, of all launches.
+    /// Blocks and threads of a block, of expand and contract.
     pub(super) fn geometry(&self) -> (u32, u32) {
         let geometry = self.layout.geometry();
         (geometry.blocks, geometry.block_threads)
+    }
+
+    /// The same of the dispatch and the combine of `tokens`, where they expand and contract.
+    pub(super) fn operation_shapes(&self, tokens: u32) -> Option<[(u32, u32); 2]> {
+        if self.in_steps { None } else { self.layout.operation_shapes(tokens) }
     }
 
     fn capacity(&self) -> usize {

@@ -14,7 +14,7 @@ use crate::print;
 pub(crate) fn print(arguments: &EpArgs) -> anyhow::Result<()> {
     let config = arguments.bench.ranks.runtime.load()?.config;
     let Some(ranks) = arguments.bench.ranks.ranks else { bail!("--plan needs --ranks") };
-    if arguments.layout == Layout::ExpertMajor {
+    if arguments.layout != Layout::TokenMajor {
         bail!(
             "--plan prints the memory of dispatch and combine, without the buffers of --layout expert-major; omit --layout"
         );

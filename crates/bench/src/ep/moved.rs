@@ -15,7 +15,7 @@ impl EpBench<'_> {
     ) -> anyhow::Result<Vec<u64>> {
         let mut moved = crossing_bytes.to_vec();
         moved.extend(self.replay.as_ref().map(|_| crossing_bytes[0]));
-        if let Some(bench) = &self.expert_major {
+        if let Some(bench) = self.expert_major.as_ref().filter(|bench| bench.is_in_steps()) {
             let (ranks, plan) = (self.world().size(), self.ep.plan());
             let received = (0..ranks).map(|rank| oracle.dispatch(GroupRank::new(rank)));
             let received =

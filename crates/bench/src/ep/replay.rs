@@ -29,7 +29,7 @@ pub(super) fn check(arguments: &EpArgs, ranks: u32) -> anyhow::Result<()> {
     {
         bail!("--replay-routing: a routing is kept on one machine, and --nodes is {}", nodes.count());
     }
-    if arguments.replay_routing && arguments.layout == Layout::ExpertMajor {
+    if arguments.replay_routing && arguments.layout != Layout::TokenMajor {
         bail!("--replay-routing is for --layout token-major");
     }
     if arguments.replay_routing && arguments.payload == Payload::CopyEngine {

@@ -4,24 +4,26 @@ use anabranch::Error;
 use anabranch_shmem::Team;
 
 use super::EpBench;
+use super::expert_major::ExpertMajorBench;
 use crate::device::{self, Stamps};
 use crate::link;
 use crate::statistics::Samples;
 
 impl EpBench<'_> {
     /// One timed repetition: stamps around dispatch and around combine, each after a barrier, so that no rank's time
-    /// holds another's delay; between them stamps around expand and around contract, where there are any.
+    /// holds another's delay; between them stamps around expand and around contract, where they are steps.
     pub(super) fn enqueue(&mut self, stamps: &Stamps, team: &Team) -> Result<(), Error> {
         team.barrier(&self.stream)?;
         stamps.take(&self.stream)?;
-        let dispatched = self.ep.dispatch(&self.stream, &self.tokens())?;
+        let in_steps = self.is_in_steps();
+        let dispatched = self.dispatch()?;
         stamps.take(&self.stream)?;
-        if self.expert_major.is_some() {
+        if in_steps {
             self.expand(&dispatched)?;
             stamps.take(&self.stream)?;
         }
         self.run_experts(&dispatched)?;
-        if self.expert_major.is_some() {
+        if in_steps {
             stamps.take(&self.stream)?;
             self.contract(&dispatched)?;
             stamps.take(&self.stream)?;
@@ -38,12 +40,16 @@ impl EpBench<'_> {
         Ok(self.ep.release(&self.stream, dispatched)?)
     }
 
+    fn is_in_steps(&self) -> bool {
+        self.expert_major.as_ref().is_some_and(ExpertMajorBench::is_in_steps)
+    }
+
     /// What is timed, and between which stamps of a repetition.
     pub(super) fn intervals(&self) -> &'static [(&'static str, usize, usize)] {
         if self.replay.is_some() {
             return &[("dispatch", 0, 1), ("combine", 2, 3), ("dispatch-again", 4, 5)];
         }
-        if self.expert_major.is_none() {
+        if !self.is_in_steps() {
             return &[("dispatch", 0, 1), ("combine", 2, 3)];
         }
         &[("dispatch", 0, 1), ("combine", 5, 6), ("expand", 1, 2), ("contract", 3, 4)]

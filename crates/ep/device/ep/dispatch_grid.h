@@ -8,9 +8,9 @@
 
 enum DispatchPhase : u32 { DISPATCH_WAIT_FLAG = 1, DISPATCH_FLAG_OVERRUN = 2 };
 
-// One whole block: waits for the flag of every rank, and writes counts and offsets.
+// One whole block: waits for the flag of every rank. The next rows in local memory are then the rows received. Whether all came.
 template <class Route>
-static ANABRANCH_DEVICE void learn_counts(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local,
+static ANABRANCH_DEVICE bool await_counts(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local,
                                           const WaitContext& wait) {
     u32 ranks = args.team.size;
     u32 epoch = static_cast<u32>(wait.epoch);
@@ -32,18 +32,27 @@ static ANABRANCH_DEVICE void learn_counts(const Grid& grid, const DispatchArgs& 
     }
     acquire_after_wait(grid);
     grid.block_barrier();
-    bool fault = local.fault.get(grid, 0) != 0;
+    return local.fault.get(grid, 0) == 0;
+}
+
+// One whole block: waits for the flag of every rank, and writes counts and offsets, zeros after a fault. Whether all came.
+template <class Route>
+static ANABRANCH_DEVICE bool learn_counts(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local,
+                                          const WaitContext& wait) {
+    bool came = await_counts(grid, args, local, wait);
+    u32 ranks = args.team.size;
     if (grid.thread == 0) {
         u32 total = 0;
         for (u32 peer = 0; peer < ranks; ++peer) {
-            u32 count = fault ? 0 : local.next_row.get(grid, peer);
+            u32 count = came ? local.next_row.get(grid, peer) : 0;
             private_store(grid, args.counts + peer, count);
             private_store(grid, args.offsets + peer, total);
             total += count;
         }
         private_store(grid, args.offsets + ranks, total);
-        if (!fault) private_store(grid, &args.state->dispatch_epoch, wait.epoch);
+        if (came) private_store(grid, &args.state->dispatch_epoch, wait.epoch);
     }
+    return came;
 }
 
 // The whole block comes here, or none of it, after a barrier, with all next rows at zero. Writes its share of `tokens`. True in the one

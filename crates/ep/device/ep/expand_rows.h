@@ -1,16 +1,19 @@
-// The copies and tables of a block of `expert_expand.hip`. Its threads and waves work on their own rows and pairs here.
+// The copies and tables of a block of an expand (`ep/expand.h`). Its threads and waves work on their own rows and pairs here.
 #pragma once
 
-// Local memory, in this order: next place u32[experts], pairs of all rows u32[experts], the tile's pairs: expert u32[pairs],
-// slot u32[pairs]. The plan computes the same size (`expand_local_bytes`).
+// Local memory from `byte` on, in this order: running sum of rows u32[ranks + 1], next place u32[experts], pairs of all rows u32[experts],
+// the tile's pairs: expert u32[pairs], slot u32[pairs]. The plan computes the same size (`expand_local_bytes`).
 struct ExpandLocal {
+    LocalArray<u32> offsets;
     LocalArray<u32> next;
     LocalArray<u32> total;
     LocalArray<u32> pair_expert;
     LocalArray<u32> pair_slot;
 
-    static ANABRANCH_DEVICE ExpandLocal at(u32 experts, u32 pairs) {
-        return {{0}, {experts * 4}, {experts * 8}, {experts * 8 + pairs * 4}};
+    static ANABRANCH_DEVICE ExpandLocal at(u32 byte, u32 ranks, u32 experts, u32 pairs) {
+        u32 next = byte + (ranks + 1) * 4;
+        u32 tile = next + experts * 8;
+        return {{byte}, {next}, {next + experts * 4}, {tile}, {tile + pairs * 4}};
     }
 };
 
@@ -43,8 +46,8 @@ static ANABRANCH_DEVICE void write_pairs(const Grid& grid, const ExpertExpandArg
 }
 
 // One wave copies units [begin, end) of a row to all its places: loaded once, stored to each.
-static ANABRANCH_DEVICE void copy_units(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local,
-                                        u64 window_row, u32 first_pair, u32 begin, u32 end) {
+static ANABRANCH_DEVICE void copy_to_places(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local,
+                                            u64 window_row, u32 first_pair, u32 begin, u32 end) {
     static constexpr u32 UNROLL = 4;
     const Vec16* source = reinterpret_cast<const Vec16*>(args.received.rows + window_row * args.row_bytes);
     for (u32 first = begin + grid.lane(); first < end; first += WAVE_SIZE * UNROLL) {
@@ -102,7 +105,7 @@ static ANABRANCH_DEVICE void copy_tile(const Grid& grid, const ExpertExpandArgs&
         u32 segment = part.index * each + item % items;
         u32 from = static_cast<u32>(static_cast<u64>(units) * segment / segments);
         u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / segments);
-        copy_units(grid, args, local, window_row + index, first_pair, from, to);
+        copy_to_places(grid, args, local, window_row + index, first_pair, from, to);
     }
 }
 

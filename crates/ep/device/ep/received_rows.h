@@ -14,31 +14,39 @@ ANABRANCH_DEVICE u32 total_rows(const Grid& grid, const ReceivedView& received) 
     return private_load(grid, received.offsets + received.ranks);
 }
 
-// Iterates over row numbers. All lanes that share a cursor move it uniformly.
+// The running sum of rows in the slot's memory. Kernels that have it in local memory take it from there.
+struct SlotOffsets {
+    const u32* words;
+    ANABRANCH_DEVICE u32 get(const Grid& grid, u32 index) const { return private_load(grid, words + index); }
+};
+
+// Iterates over row numbers.
 struct RowCursor {
     u32 source;
     u32 begin;
     u32 end;
 
     // At `row`, which is below the total.
-    static ANABRANCH_DEVICE RowCursor at(const Grid& grid, const ReceivedView& received, u32 row) {
+    template <class Offsets>
+    static ANABRANCH_DEVICE RowCursor at(const Grid& grid, const Offsets& offsets, u32 ranks, u32 row) {
         u32 low = 0;
-        u32 high = received.ranks;
+        u32 high = ranks;
         while (high - low > 1) {
             u32 middle = low + (high - low) / 2;
-            bool before = private_load(grid, received.offsets + middle) <= row;
+            bool before = offsets.get(grid, middle) <= row;
             low = before ? middle : low;
             high = before ? high : middle;
         }
-        return {low, private_load(grid, received.offsets + low), private_load(grid, received.offsets + low + 1)};
+        return {low, offsets.get(grid, low), offsets.get(grid, low + 1)};
     }
 
     // To `row`, which is not before the current one and below the total.
-    ANABRANCH_DEVICE void move_to(const Grid& grid, const ReceivedView& received, u32 row) {
+    template <class Offsets>
+    ANABRANCH_DEVICE void move_to(const Grid& grid, const Offsets& offsets, u32 row) {
         while (end <= row) {
             ++source;
             begin = end;
-            end = private_load(grid, received.offsets + source + 1);
+            end = offsets.get(grid, source + 1);
         }
     }
 
@@ -75,8 +83,7 @@ struct Runs {
     u32 total;
     u32 count;
 
-    static ANABRANCH_DEVICE Runs of(const Grid& grid, const ReceivedView& received) {
-        u32 total = total_rows(grid, received);
+    static ANABRANCH_DEVICE Runs of(const Grid& grid, u32 total) {
         return {total, maximum(minimum(total, grid.grid_blocks), 1u)};
     }
     // The first row of a run; of the number after the last, the total.

@@ -2,7 +2,7 @@
 
 use anabranch_hip_jit::{DevicePointer, device_struct};
 
-use super::PlacementView;
+use super::{CombineArgs, DispatchArgs, PlacementView};
 
 device_struct! {
     /// The received rows of a dispatch, for the kernels of the expert-major layout.
@@ -87,8 +87,6 @@ device_struct! {
     pub struct ExpertExpandArgs {
         /// The dispatch.
         pub received: ReceivedView,
-        /// `[blocks][local_experts]`: pairs of each run of rows, counted by a launch of as many blocks.
-        pub run_counts: DevicePointer<u32>,
         /// `[local_experts][capacity][row_bytes]`; written.
         pub rows: DevicePointer<u8>,
         /// `[local_experts][capacity][scale_bytes]`; written.
@@ -133,5 +131,29 @@ device_struct! {
         pub row_bytes: u32,
         /// Not used.
         pub reserved: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_ep_dispatch_experts`.
+    pub struct DispatchExpertsArgs {
+        /// The dispatch.
+        pub dispatch: DispatchArgs,
+        /// The expand of its rows, whose offsets are not read.
+        pub experts: ExpertExpandArgs,
+        /// The first byte of the expand's tables in local memory, a multiple of 4.
+        pub tables_byte: u32,
+        /// Not used.
+        pub reserved: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_ep_combine_experts`.
+    pub struct CombineExpertsArgs {
+        /// The sums of each received row, to the combine window.
+        pub contract: ExpertContractArgs,
+        /// The combine.
+        pub combine: CombineArgs,
     }
 }

@@ -11,7 +11,8 @@ mod weights;
 
 pub use engine::{CombineEngineArgs, DispatchEngineArgs};
 pub use expert_major::{
-    ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, ExpertRowSource, ExpertSumArgs, ReceivedView,
+    CombineExpertsArgs, DispatchExpertsArgs, ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs,
+    ExpertRowSource, ExpertSumArgs, ReceivedView,
 };
 #[cfg(feature = "rdma")]
 pub use nodes::NodesView;

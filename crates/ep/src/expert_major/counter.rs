@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use anabranch_clock::Moment;
-use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, Event, LaunchShape, Stream};
+use anabranch_hip::{Device, DeviceBuffer, Event, LaunchShape, Stream};
 use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedKernel, bytemuck};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::World;
@@ -16,7 +16,7 @@ use crate::lock::lock;
 use crate::plan::{DeviceLimits, Plan};
 use crate::route::DevicePlacement;
 use crate::run::{Dispatched, ExpertParallel};
-use crate::slot::{POLL, PoolMark};
+use crate::slot::{POLL, PoolMark, SlotAddresses};
 use crate::tensor::DeviceSlice;
 
 /// Counts, for the dispatches of one plan, the received pairs of each expert of this rank. A pair is a received row and an index
@@ -120,9 +120,9 @@ impl LocalExpertCounter {
     }
 
     /// Counts the pairs of each run of rows. The caller orders the stream and notes the use.
-    pub(super) fn count(&self, stream: &Stream, dispatched: &Dispatched) -> Result<()> {
+    fn count(&self, stream: &Stream, dispatched: &Dispatched) -> Result<()> {
         let args = ExpertCountArgs {
-            received: self.view(dispatched),
+            received: self.view(dispatched.slot.get()),
             run_counts: DevicePointer::new(self.run_counts.address()),
         };
         let ExpertMajorGeometry { blocks: grid_blocks, block_threads } = self.geometry;
@@ -138,16 +138,16 @@ impl LocalExpertCounter {
         if dispatched.slot.belongs_to_mark(&self.pool) { Ok(()) } else { Err(Error::ForeignHandle) }
     }
 
-    /// The dispatch, as the kernels read it.
-    pub(super) fn view(&self, dispatched: &Dispatched) -> ReceivedView {
+    /// The dispatch on a slot, as the kernels read it.
+    pub(super) fn view(&self, slot: &SlotAddresses) -> ReceivedView {
         let local_numbers = self.local_numbers.as_ref();
         ReceivedView {
             placement: self.placement.view(),
             local_numbers: local_numbers
                 .map_or(DevicePointer::NULL, |words| DevicePointer::new(words.address())),
-            rows: DevicePointer::new(dispatched.rows()),
-            meta: DevicePointer::new(dispatched.meta()),
-            offsets: DevicePointer::new(dispatched.offsets()),
+            rows: DevicePointer::new(slot.rows()),
+            meta: DevicePointer::new(slot.meta()),
+            offsets: DevicePointer::new(slot.offsets()),
             ranks: self.plan.ranks(),
             row_stride: self.plan.row_stride(),
             top_k: self.plan.config().top_k,
@@ -159,8 +159,9 @@ impl LocalExpertCounter {
         }
     }
 
-    pub(super) fn run_counts(&self) -> DeviceAddress {
-        self.run_counts.address()
+    /// Whether it was made for this plan.
+    pub(super) fn belongs_to(&self, ep: &ExpertParallel) -> bool {
+        ep.is_marked(&self.pool)
     }
 
     pub(super) fn world(&self) -> &World {
@@ -208,7 +209,7 @@ pub(super) struct LastUse(Mutex<Option<Arc<Event>>>);
 
 impl LastUse {
     /// Launches after the last launch, also from another thread on another stream. The caller orders replays of captured launches.
-    pub(super) fn launch(&self, stream: &Stream, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub(super) fn launch<T>(&self, stream: &Stream, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if stream.is_capturing()? {
             return work();
         }

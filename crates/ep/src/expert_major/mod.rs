@@ -1,9 +1,11 @@
 //! The expert-major layout: received rows grouped by expert, and the sums back.
 //!
-//! After a dispatch, [`ExpertMajor::expand`] copies the received rows to `[local experts][capacity][hidden]`, the input of
-//! grouped matrix products. [`ExpertMajor::contract`] sums the weighted outputs of the experts into the combine
+//! [`ExpertMajor::dispatch`] delivers the received rows to `[local experts][capacity][hidden]`, the input of grouped matrix products, and
+//! [`ExpertMajor::combine`] sums the weighted outputs of the experts for the tokens' origins; each is one kernel.
+//!
+//! The same in steps: after a dispatch, [`ExpertMajor::expand`] copies the rows. [`ExpertMajor::contract`] sums the outputs into the combine
 //! window, for [`ExpertParallel::combine`]; [`ExpertMajor::contract_into`] sums them into a buffer, which combine pushes with any codec.
-//! All of it is local to a rank.
+//! Expand and contract are local to a rank, and members may differ in whether they take one step or two.
 //!
 //! A *pair* is a received row and an index k at which its token names an expert of this rank. Each pair is one row of the
 //! layout: a token that names two experts of a rank, or one expert twice, has two rows. The rows of an expert are in the
@@ -13,6 +15,7 @@ use anabranch_hip::{DeviceAddress, DeviceBuffer, LaunchShape, Stream};
 use anabranch_hip_jit::{DevicePointer, LoadedKernel};
 
 mod counter;
+mod operations;
 mod plan;
 mod read;
 
@@ -26,8 +29,8 @@ pub use read::{ExpertMajorRows, ExpertTable};
 use crate::args::{ExpertContractArgs, ExpertExpandArgs};
 use crate::error::{Error, Result};
 use crate::kernels;
-use crate::run::{Dispatched, ExpertParallel};
-use crate::slot::Taken;
+use crate::run::{Dispatched, ExpertKernels, ExpertParallel};
+use crate::slot::{SlotAddresses, Taken};
 use crate::tensor::{DeviceSlice, ExpertOutput};
 use plan::check_local;
 
@@ -50,6 +53,8 @@ pub struct ExpertMajor {
     plan: ExpertMajorPlan,
     expand: LoadedKernel<ExpertExpandArgs>,
     contract: LoadedKernel<ExpertContractArgs>,
+    /// Of dispatches that expand and combines that contract.
+    kernels: Option<ExpertKernels>,
     buffers: DeviceBuffer,
     /// The dispatch that the buffers hold.
     holds: Option<Taken>,
@@ -72,8 +77,11 @@ impl ExpertMajor {
         let contract = contract.get(kernels::EXPERT_CONTRACT)?;
         let counter = LocalExpertCounter::new(ep)?;
         check_local(plan.expand_local_bytes(), plan.local_experts(), counter.limits())?;
-        let buffers = device.allocate((plan.bytes() as usize).max(16))?;
-        Ok(Self { plan, expand, contract, buffers, holds: None, counter })
+        let mut buffers = device.allocate((plan.bytes() as usize).max(16))?;
+        // After a fault some slots and sources of a dispatch may be missing (`dispatch_experts.hip`): what is there instead must be valid.
+        buffers.fill(0)?;
+        let kernels = ep.expert_kernels(plan.expand_local_bytes())?;
+        Ok(Self { plan, expand, contract, kernels, buffers, holds: None, counter })
     }
 
     /// The sizes.
@@ -86,18 +94,33 @@ impl ExpertMajor {
         self.counter.geometry()
     }
 
-    /// Copies the received rows of a dispatch into the buffers. Not collective. It launches two kernels on the stream, which must
+    /// Copies the received rows of a dispatch into the buffers. Not collective. It launches one kernel on the stream, which must
     /// be the dispatch's or ordered after it, and does not block the host; in stream order the buffers are valid until the next expand.
+    /// [`Self::dispatch`] does both in one kernel.
     ///
     /// # Errors
     /// Before anything is launched: [`Error::ForeignHandle`], or an earlier fault of the world.
     pub fn expand(&mut self, stream: &Stream, dispatched: &Dispatched) -> Result<()> {
         let _launching = self.counter.world().launching(stream)?;
         self.counter.check(dispatched)?;
-        let config = self.plan.dispatch_plan().config();
-        let args = ExpertExpandArgs {
-            received: self.counter.view(dispatched),
-            run_counts: DevicePointer::new(self.counter.run_counts()),
+        let args = self.expand_args(dispatched.slot.get());
+        // Fits 32 bits: it was compared with the device's local memory.
+        let shape = self.shape(self.plan.expand_local_bytes() as u32);
+        // If the launch fails, the contents of the buffers are unknown.
+        self.holds = None;
+        self.counter.last().launch(stream, || {
+            // SAFETY: the windows belong to the slot that the handle holds; the buffers hold what
+            // the plan sizes and belong to `self`, whose drop waits for the last launch.
+            unsafe { self.expand.launch(shape, stream, &args)? };
+            Ok(())
+        })?;
+        self.holds = Some(dispatched.slot.taken());
+        Ok(())
+    }
+
+    fn expand_args(&self, slot: &SlotAddresses) -> ExpertExpandArgs {
+        ExpertExpandArgs {
+            received: self.counter.view(slot),
             rows: DevicePointer::new(self.rows()),
             scales: DevicePointer::new(self.scales()),
             counts: DevicePointer::new(self.counts()),
@@ -106,25 +129,12 @@ impl ExpertMajor {
             sources: DevicePointer::new(self.sources()),
             slot_map: DevicePointer::new(self.slot_map()),
             row_bytes: self.plan.dispatch_plan().row_bytes(),
-            scale_bytes: config.scale_bytes,
+            scale_bytes: self.plan.dispatch_plan().config().scale_bytes,
             capacity: self.plan.capacity(),
             alignment: self.plan.alignment(),
             tile_rows: TILE_ROWS,
             reserved: 0,
-        };
-        // Fits 32 bits: it was compared with the device's local memory.
-        let shape = self.shape(self.plan.expand_local_bytes() as u32);
-        // If the second launch fails after the first, the contents of the buffers are unknown.
-        self.holds = None;
-        self.counter.last().launch(stream, || {
-            self.counter.count(stream, dispatched)?;
-            // SAFETY: the windows belong to the slot that the handle holds; the buffers hold what
-            // the plan sizes and belong to `self`, whose drop waits for the last launch; the grid is as large as the one that counted.
-            unsafe { self.expand.launch(shape, stream, &args)? };
-            Ok(())
-        })?;
-        self.holds = Some(dispatched.slot.taken());
-        Ok(())
+        }
     }
 
     /// Sums the experts' outputs of each received row into the combine window of the dispatch: the sum over its pairs, in the order of
@@ -145,12 +155,15 @@ impl ExpertMajor {
         dispatched: &Dispatched,
         experts: DeviceSlice,
     ) -> Result<ExpertOutput> {
-        let config = self.plan.dispatch_plan().config();
-        if !config.combine_source.pulls() {
-            return Err(Error::source("in the combine window", config.combine_source));
-        }
+        self.check_window()?;
         self.launch_contract(stream, dispatched, experts, dispatched.combine_rows())?;
         Ok(ExpertOutput::InWindow)
+    }
+
+    /// An error for a plan without a combine window.
+    fn check_window(&self) -> Result<()> {
+        let source = self.plan.dispatch_plan().config().combine_source;
+        if source.pulls() { Ok(()) } else { Err(Error::source("in the combine window", source)) }
     }
 
     /// The same sums into a buffer, which [`ExpertParallel::combine`] pushes with the plan's codec. Returns [`ExpertOutput::Staged`] of the
@@ -212,10 +225,27 @@ impl ExpertMajor {
         output: DeviceAddress,
     ) -> Result<()> {
         let _launching = self.counter.world().launching(stream)?;
+        let args = self.contract_args("contract", dispatched, experts, output)?;
+        self.counter.last().launch(stream, || {
+            // SAFETY: the windows belong to the slot that the handle holds, the map to `self`, whose drop waits for its last
+            // launch. The sizes of the experts' output and of an `output` outside the windows were checked.
+            unsafe { self.contract.launch(self.shape(0), stream, &args)? };
+            Ok(())
+        })
+    }
+
+    /// The arguments of a contract, checked.
+    fn contract_args(
+        &self,
+        call: &'static str,
+        dispatched: &Dispatched,
+        experts: DeviceSlice,
+        output: DeviceAddress,
+    ) -> Result<ExpertContractArgs> {
         self.counter.check(dispatched)?;
         if self.holds != Some(dispatched.slot.taken()) {
             let problem = "the buffers do not hold this dispatch; expand it first, and contract it before the next expand";
-            return Err(Error::CallOrder { call: "contract", problem: problem.to_owned() });
+            return Err(Error::CallOrder { call, problem: problem.to_owned() });
         }
         let config = self.plan.dispatch_plan().config();
         let (local, capacity) = (self.plan.local_experts(), self.plan.capacity());
@@ -225,19 +255,13 @@ impl ExpertMajor {
                 config.hidden, config.combine_type
             )
         })?;
-        let args = ExpertContractArgs {
-            received: self.counter.view(dispatched),
+        Ok(ExpertContractArgs {
+            received: self.counter.view(dispatched.slot.get()),
             slot_map: DevicePointer::new(self.slot_map()),
             experts: DevicePointer::new(experts.address()),
             output: DevicePointer::new(output),
             row_bytes: self.plan.dispatch_plan().combine_row_bytes(),
             reserved: 0,
-        };
-        self.counter.last().launch(stream, || {
-            // SAFETY: the windows belong to the slot that the handle holds, the map to `self`, whose drop waits for its last
-            // launch. The sizes of the experts' output and of an `output` outside the windows were checked.
-            unsafe { self.contract.launch(self.shape(0), stream, &args)? };
-            Ok(())
         })
     }
 

@@ -200,9 +200,11 @@ impl ExpertMajorPlan {
         self.plan.rows() * u64::from(self.plan.combine_row_bytes())
     }
 
-    /// Local memory of an expand block: two words an expert, two words for each pair of a tile.
+    /// Local memory of an expand block: a running sum of rows, two words an expert, two words for each pair of a tile.
     pub(crate) fn expand_local_bytes(&self) -> u64 {
-        u64::from(self.local_experts) * 8 + u64::from(TILE_ROWS) * u64::from(self.plan.config().top_k) * 8
+        (u64::from(self.plan.ranks()) + 1) * 4
+            + u64::from(self.local_experts) * 8
+            + u64::from(TILE_ROWS) * u64::from(self.plan.config().top_k) * 8
     }
 }
 

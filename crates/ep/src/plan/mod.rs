@@ -295,17 +295,38 @@ impl Plan {
             self.share(LaunchOperation::Dispatch, tokens, limits);
         let wanted_waves = u64::from(tokens.max(1)) * u64::from(finest);
         let blocks = wanted_waves.div_ceil(u64::from(waves)).min(u64::from(most)) as u32;
+        Ok(Geometry { local_bytes, ..Self::dispatch_shape(tokens, blocks, waves, finest, limits) })
+    }
+
+    /// `blocks` blocks for `tokens`: several share a token where tokens are fewer.
+    fn dispatch_shape(tokens: u32, blocks: u32, waves: u32, finest: u32, limits: &DeviceLimits) -> Geometry {
         let (runs, parts) =
             if tokens > 0 && tokens <= blocks { (tokens, blocks / tokens) } else { (blocks, 1) };
         let tokens_a_run = tokens.div_ceil(runs).max(1);
         let segments = (waves / tokens_a_run).clamp(1, finest.div_ceil(parts));
-        Ok(Geometry {
-            blocks: runs * parts,
-            block_threads: waves * limits.wave_size,
-            parts,
-            segments,
-            local_bytes,
-        })
+        let block_threads = waves * limits.wave_size;
+        Geometry { blocks: runs * parts, block_threads, parts, segments, local_bytes: 0 }
+    }
+
+    /// The launch of a dispatch of `tokens` that also expands, with so much local memory.
+    pub(crate) fn dispatch_experts_geometry(
+        &self,
+        tokens: u32,
+        local_bytes: u32,
+        limits: &DeviceLimits,
+    ) -> Geometry {
+        let finest = self.default_segments(LaunchOperation::Dispatch, limits);
+        let (blocks, waves) = (self.expert_blocks(tokens, limits), self.waves(limits, None));
+        Geometry { local_bytes, ..Self::dispatch_shape(tokens, blocks, waves, finest, limits) }
+    }
+
+    /// The launch of a combine of `tokens` that also contracts.
+    pub(crate) fn combine_experts_geometry(&self, tokens: u32, limits: &DeviceLimits) -> Geometry {
+        let finest = self.default_segments(LaunchOperation::CombinePull, limits);
+        let (blocks, waves) = (self.expert_blocks(tokens, limits), self.waves(limits, None));
+        let segments = (waves * blocks / tokens.max(1)).clamp(1, finest);
+        let block_threads = waves * limits.wave_size;
+        Geometry { blocks, block_threads, parts: 1, segments, local_bytes: self.combine_local_bytes() }
     }
 
     /// The launch of a combine of `tokens`.

@@ -85,9 +85,21 @@ impl Plan {
         }
     }
 
+    /// Blocks of a grid that moves the rows of `tokens` and those of their experts: one for each pair, as far as the device goes, and a
+    /// quarter of the device where this rank has few tokens, because others may send it many.
+    pub(super) fn expert_blocks(&self, tokens: u32, limits: &DeviceLimits) -> u32 {
+        let asked = match (self.forced, self.config.max_blocks) {
+            (Some(forced), _) => forced.max_blocks,
+            (None, 0) => limits.multiprocessors,
+            (None, configured) => configured,
+        };
+        let most = asked.min(limits.resident_blocks).max(1);
+        tokens.saturating_mul(self.config.top_k).clamp(most.div_ceil(4), most)
+    }
+
     /// The most waves that share a row: as many as have two 16-byte units a lane in it, which is enough to overlap, and few enough
     /// blocks that the last to arrive is not late.
-    fn default_segments(&self, operation: LaunchOperation, limits: &DeviceLimits) -> u32 {
+    pub(super) fn default_segments(&self, operation: LaunchOperation, limits: &DeviceLimits) -> u32 {
         self.row_units(operation).div_ceil(2 * limits.wave_size.max(8)).max(1)
     }
 

@@ -73,6 +73,8 @@ pub(crate) struct Context {
     pub(crate) plan: Plan,
     pub(crate) pool: Arc<SlotPool>,
     pub(crate) placement: Arc<DevicePlacement>,
+    /// Resident blocks of the plan's kernels on the whole device, of which `limits` has the plan's share.
+    pub(crate) device_blocks: u32,
     pub(crate) limits: DeviceLimits,
     /// The plan's name in reports; `launches` numbers the launches in them.
     pub(crate) name: Arc<str>,
@@ -94,8 +96,8 @@ pub(super) fn enqueue<A: DeviceStruct>(
     args: &A,
 ) -> Result<()> {
     // SAFETY: the addresses are of the slot's windows and words, which the handle holds until combine or release; of the same slot at
-    // the peers; of memory of the plan and its route, whose drop waits for the slots; and of the caller's tensors, whose sizes were
-    // checked and whose `DeviceSlice`s promise that they stay valid.
+    // the peers; of memory of the plan and its route, whose drop waits for the slots; of an expert-major layout, whose drop waits for its
+    // last launch; and of the caller's tensors, whose sizes were checked and whose `DeviceSlice`s promise that they stay valid.
     Ok(unsafe { kernel.launch(geometry.shape(), stream, args) }?)
 }
 

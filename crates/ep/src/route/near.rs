@@ -7,8 +7,9 @@ use anabranch_shmem::World;
 use super::context::{Call, enqueue, load};
 use super::{Context, Launcher, MaskTable, Rest, Split, Steps};
 use crate::args::{
-    CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, DispatchReplayArgs, FillWeightsArgs, MaskView,
-    SaveRoutingArgs, SavedRouting,
+    CombineArgs, CombineExpertsArgs, CombinePushArgs, CountArgs, DispatchArgs, DispatchExpertsArgs,
+    DispatchReplayArgs, ExpertContractArgs, ExpertExpandArgs, FillWeightsArgs, MaskView, SaveRoutingArgs,
+    SavedRouting,
 };
 use crate::error::Result;
 use crate::kernels;
@@ -92,6 +93,64 @@ impl Near {
         filled
     }
 
+    /// The arguments of a kernel that sends a dispatch's rows.
+    fn dispatch_args(&self, on: &Launcher<'_>, tokens: &Tokens, geometry: &Geometry) -> DispatchArgs {
+        let (slot, count) = (on.slot.get(), tokens.count as u32);
+        on.context.arguments().dispatch(slot, Some(tokens), count, geometry, self.mask_view(slot))
+    }
+
+    /// The count of a compact dispatch, then what `launch` launches, and what follows a whole dispatch.
+    fn send_by(
+        &self,
+        on: &mut Launcher<'_>,
+        tokens: &Tokens,
+        whole: bool,
+        launch: impl FnOnce(&Launcher<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let _launching = on.context.world.launching(on.stream)?;
+        if let Some(kernel) = &self.count {
+            let geometry = on.context.plan.count_geometry(tokens.count as u32, &on.context.limits);
+            enqueue(on.stream, kernel, &geometry, &on.context.arguments().count(on.slot.get(), tokens))?;
+        }
+        let launched = launch(on);
+        // Once the counts are sent, peers wait for this operation, even if its second kernel was not launched.
+        if launched.is_ok() || self.count.is_some() {
+            on.used(Call::DISPATCH)?;
+        }
+        launched?;
+        if whole && self.fill.is_some() { self.deliver(on) } else { Ok(()) }
+    }
+
+    /// A whole dispatch that expands. The caller vouches for the expand's arguments as [`enqueue`] does for the dispatch's.
+    pub(crate) fn send_to_experts(
+        &self,
+        on: &mut Launcher<'_>,
+        tokens: &Tokens,
+        kernel: &LoadedKernel<DispatchExpertsArgs>,
+        geometry: &Geometry,
+        experts: ExpertExpandArgs,
+    ) -> Result<()> {
+        self.send_by(on, tokens, true, |on| {
+            let dispatch = self.dispatch_args(on, tokens, geometry);
+            let tables_byte = on.context.plan.dispatch_local_bytes();
+            let args = DispatchExpertsArgs { dispatch, experts, tables_byte, reserved: 0 };
+            enqueue(on.stream, kernel, geometry, &args)
+        })
+    }
+
+    /// A whole combine that contracts, with arguments as in [`Self::send_to_experts`].
+    pub(crate) fn combine_from_experts(
+        &self,
+        on: &mut Launcher<'_>,
+        (tokens, output): (u32, &CombineOutput),
+        kernel: &LoadedKernel<CombineExpertsArgs>,
+        geometry: &Geometry,
+        contract: ExpertContractArgs,
+    ) -> Result<()> {
+        let combine = self.pull_args(on.context, on.slot.get(), tokens, Some(output), geometry.segments);
+        on.launch(kernel, geometry, &CombineExpertsArgs { contract, combine }, Call::COMBINE)
+    }
+
     /// Launches a combine that pushes: the send with rows alone, the receive with an output alone, the whole with both.
     fn push(&self, on: &mut Launcher<'_>, push: Push<'_>) -> Result<()> {
         #[expect(clippy::expect_used, reason = "expert_rows refuses buffers of a plan that does not push")]
@@ -153,24 +212,10 @@ impl Steps for Near {
     }
 
     fn send(&self, on: &mut Launcher<'_>, tokens: &Tokens, geometry: &Geometry, whole: bool) -> Result<bool> {
-        let _launching = on.context.world.launching(on.stream)?;
-        let count = tokens.count as u32;
-        if let Some(kernel) = &self.count {
-            let geometry = on.context.plan.count_geometry(count, &on.context.limits);
-            enqueue(on.stream, kernel, &geometry, &on.context.arguments().count(on.slot.get(), tokens))?;
-        }
-        let mask = self.mask_view(on.slot.get());
-        let args = on.context.arguments().dispatch(on.slot.get(), Some(tokens), count, geometry, mask);
         let kernel = if whole { &self.dispatch.whole } else { &self.dispatch.send };
-        let launched = enqueue(on.stream, kernel, geometry, &args);
-        // Once the counts are sent, peers wait for this operation, even if its second kernel was not launched.
-        if launched.is_ok() || self.count.is_some() {
-            on.used(Call::DISPATCH)?;
-        }
-        launched?;
-        if whole && self.fill.is_some() {
-            self.deliver(on)?;
-        }
+        self.send_by(on, tokens, whole, |on| {
+            enqueue(on.stream, kernel, geometry, &self.dispatch_args(on, tokens, geometry))
+        })?;
         Ok(whole)
     }
 

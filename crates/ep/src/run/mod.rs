@@ -21,6 +21,7 @@ use residency::{device_limits, reserve};
 mod combine;
 mod dispatch;
 mod dropped;
+mod experts;
 mod handle;
 mod mask;
 mod received;
@@ -30,6 +31,7 @@ mod saved_routing;
 mod split;
 
 pub use dropped::DroppedCopy;
+pub(crate) use experts::ExpertKernels;
 pub use handle::Dispatched;
 pub use received::{ReceivedRow, ReceivedRows};
 pub use replay::ReplayedTokens;
@@ -106,6 +108,7 @@ impl ExpertParallel {
             .map(|index| world.allocate(group, plan.layout().bytes, 256, &format!("ep slot {index}")))
             .collect();
         let heaps = heaps?;
+        let device_blocks = limits.resident_blocks;
         let own = reserve(world, &plan, &mut limits).and_then(|permit| {
             let heaps = (0..).zip(heaps);
             let slots = heaps.map(|(number, heap)| Slot::new(world.device(), &plan, number, heap));
@@ -123,6 +126,7 @@ impl ExpertParallel {
             plan,
             pool: SlotPool::new(slots),
             placement,
+            device_blocks,
             limits,
             name: world.name_in_group("expert parallelism", group).into(),
             launches: AtomicU64::new(0),
@@ -156,6 +160,10 @@ impl ExpertParallel {
 
     pub(crate) fn pool_mark(&self) -> PoolMark {
         PoolMark::of(&self.context.pool)
+    }
+
+    pub(crate) fn is_marked(&self, mark: &PoolMark) -> bool {
+        mark.is_of(&self.context.pool)
     }
 
     /// The group.

@@ -59,6 +59,7 @@ pub struct Bench {
 impl Bench {
     pub fn new(world: &World, ep: &ExpertParallel, config: ExpertMajorConfig) -> Result<Self, Error> {
         let layout = ExpertMajor::new(ep, config)?;
+        assert!(layout.is_one_kernel(), "rounds take one step or two");
         let experts = ReferenceExpertMajor::new(world, &layout)?;
         let output = Guarded::new(world.device(), layout.plan().output_bytes() as usize);
         let counts = Guarded::new(world.device(), layout.plan().local_experts() as usize * 4);
@@ -81,15 +82,25 @@ impl Bench {
     /// Expand, experts, contract and counts; waits for nothing. Gives what the combine takes.
     pub fn work(&mut self, stream: &Stream, dispatched: &Dispatched) -> Result<ExpertOutput, Error> {
         self.layout.expand(stream, dispatched)?;
+        self.run_experts(stream, dispatched)?;
+        self.contract(stream, dispatched)
+    }
+
+    /// Experts and counts.
+    pub fn run_experts(&self, stream: &Stream, dispatched: &Dispatched) -> Result<(), Error> {
         // SAFETY: the experts were made for this layout.
         unsafe { self.experts.run(stream, &self.layout, self.output.slice())? };
+        self.layout.local_expert_counts(stream, dispatched, self.counts.slice())
+    }
+
+    /// The contract by itself.
+    pub fn contract(&self, stream: &Stream, dispatched: &Dispatched) -> Result<ExpertOutput, Error> {
         let output = match &self.contracted {
             Some(buffer) => {
                 self.layout.contract_into(stream, dispatched, self.output.slice(), buffer.slice())?
             }
             None => self.layout.contract(stream, dispatched, self.output.slice())?,
         };
-        self.layout.local_expert_counts(stream, dispatched, self.counts.slice())?;
         Ok(output)
     }
 
@@ -160,7 +171,8 @@ pub fn read(device: &Device, address: DeviceAddress, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// One round on one rank; gives the number of pairs dropped.
+/// One round on one rank, with kernels of their own for expand and contract on every other rank and in every other round; gives the number
+/// of pairs dropped.
 pub fn round(
     ep: &ExpertParallel,
     bench: &mut Bench,
@@ -175,14 +187,29 @@ pub fn round(
     let oracle = oracle(case, &sent);
     let uploaded = Uploaded::new(device, &case.config, &inputs[me.index()]);
     bench.paint(device);
-    let dispatched = ep.dispatch(stream, &uploaded.tokens(&case.config))?;
+    let in_one = (number + u64::from(me.get())).is_multiple_of(2);
+    let dispatched = if in_one {
+        bench.layout.dispatch(ep, stream, &uploaded.tokens(&case.config))?
+    } else {
+        ep.dispatch(stream, &uploaded.tokens(&case.config))?
+    };
     world.synchronize(stream)?;
     judge_rows(&oracle, me, device, ep, &dispatched);
     let window = bench.layout.plan().contracted_bytes() as usize;
     let contracted_at =
         bench.contracted.as_ref().map_or(dispatched.combine_rows(), |buffer| buffer.slice().address());
     write(device, contracted_at, &vec![CANARY; window]);
-    let experts = bench.work(stream, &dispatched)?;
+    if !in_one {
+        bench.layout.expand(stream, &dispatched)?;
+    }
+    bench.run_experts(stream, &dispatched)?;
+    if in_one && bench.contracted.is_none() {
+        let experts = bench.output.slice();
+        bench.layout.combine(ep, stream, experts, dispatched, uploaded.output())?;
+    } else {
+        let experts = bench.contract(stream, &dispatched)?;
+        ep.combine(stream, experts, dispatched, uploaded.output())?;
+    }
     world.synchronize(stream)?;
     let dropped = bench.judge(&oracle, ep, device);
     bench.judge_canaries(device);
@@ -205,8 +232,6 @@ pub fn round(
         assert!(bytes.iter().all(|byte| *byte == CANARY), "row {index} was not received, and written");
     }
 
-    ep.combine(stream, experts, dispatched, uploaded.output())?;
-    world.synchronize(stream)?;
     let output = uploaded.read_output(&case.config);
     if let Err(mismatch) = oracle.combine(me).unwrap().compare_output(&output, &contracted) {
         panic!("{me}: {mismatch}");

@@ -50,14 +50,14 @@ pub(super) const FILES: &[File] = &[
         ],
     },
     File {
-        file: "ep/kernels/dispatch.hip",
+        file: "ep/device/ep/dispatch_send.h",
         rows: &[("flag_counts", "flag_store", Mutants(&["TWO_FLAGS", "FLAG_BEFORE_DATA", "NO_RELEASE"]))],
     },
     File {
         file: "ep/device/ep/dispatch_grid.h",
         rows: &[
-            ("learn_counts", "acquire_after_wait", Mutants(&["DISPATCH_NO_ACQUIRE"])),
-            ("learn_counts", "block_barrier", Mutants(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
+            ("await_counts", "acquire_after_wait", Mutants(&["DISPATCH_NO_ACQUIRE"])),
+            ("await_counts", "block_barrier", Mutants(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
             ("write_share", "block_barrier", Mutants(&["ROUTE_UNCOUNTED"])),
             ("write_share", "block_barrier", Mutants(&["ROUTE_UNREAD"])),
             ("write_share", "block_barrier", Mutants(&["ROUTE_OVERWRITTEN"])),
@@ -174,14 +174,31 @@ pub(super) const FILES: &[File] = &[
     },
     File {
         file: "ep/kernels/expert_expand.hip",
+        rows: &[("anabranch_ep_expert_expand", "block_barrier", Mutants(&["EXPAND_UNCLEARED"]))],
+    },
+    File {
+        file: "ep/device/ep/expand.h",
         rows: &[
             ("place_pairs", "wave_barrier", Mutants(&["EXPAND_NEXT_OVERWRITTEN"])),
-            ("expand_tile", "block_barrier", Mutants(&["EXPAND_PAIRS_UNREAD"])),
-            ("expand_tile", "block_barrier", Mutants(&["EXPAND_UNPLACED"])),
-            ("expand_tile", "block_barrier", Mutants(&["EXPAND_OVERWRITTEN"])),
-            ("anabranch_ep_expert_expand", "block_barrier", Mutants(&["EXPAND_UNCLEARED"])),
-            ("anabranch_ep_expert_expand", "block_barrier", Mutants(&["EXPAND_UNSUMMED"])),
+            ("expand_received", "block_barrier", Mutants(&["EXPAND_UNCOUNTED"])),
+            ("expand_received", "block_barrier", Mutants(&["EXPAND_UNSUMMED"])),
+            ("expand_received", "block_barrier", Mutants(&["EXPAND_UNPLACED"])),
+            ("expand_received", "block_barrier", Mutants(&["EXPAND_OVERWRITTEN"])),
+            ("expand_received", "block_barrier", Mutants(&["EXPAND_TILE_UNREAD"])),
         ],
+    },
+    File {
+        file: "ep/kernels/dispatch_experts.hip",
+        rows: &[
+            ("expand_counted", "block_barrier", Mutants(&["EXPERTS_COUNTS_UNSUMMED"])),
+            ("report_no_pairs", "swap_system", ZEROS),
+            ("report_no_pairs", "swap_system", ZEROS),
+            ("report_no_pairs", "swap_system", ZEROS),
+        ],
+    },
+    File {
+        file: "ep/kernels/combine_experts.hip",
+        rows: &[("contract_and_flag", "arrive_is_last", Mutants(&["EXPERTS_FLAG_EARLY"]))],
     },
     File {
         file: "ep/device/ep/combine_flags.h",

@@ -66,7 +66,8 @@ const HAND_OVER: &[&str] = &[
     "scatter_packets",
     "anabranch_ep_expert_count",
     "place_pairs",
-    "expand_tile",
+    "expand_received",
+    "expand_counted",
     "anabranch_ep_expert_expand",
     "write_share",
 ];

@@ -1,16 +1,20 @@
-//! Expert-major rows between dispatch and combine: count, expand, the reference experts, contract; and their judge.
+//! Expert-major rows, and their judge: count, expand, the reference experts and contract between dispatch and combine; or a dispatch that
+//! expands and a combine that contracts.
 
 use anabranch_conformance::ep::oracle::{Contracted, ExpertMajorDelivery, FactorExperts, Oracle};
 use anabranch_conformance::ep::reference::{ReferenceExpertMajorArgs, reference_expert_major};
 use anabranch_ep::expert_major::{ExpertRowSource, ExpertTable};
-use anabranch_ep::simulation::{ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, ReceivedView};
-use anabranch_ep::{ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows};
+use anabranch_ep::simulation::{
+    CombineExpertsArgs, DispatchExpertsArgs, ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs,
+    ReceivedView,
+};
+use anabranch_ep::{DispatchCast, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows};
 use anabranch_ranks::GroupRank;
 use anabranch_weakmem::SeededError;
 
 use super::{
-    Allocation, Bench, Case, DataType, DevicePointer, Ep, Failure, Grid, HIDDEN, Kernels, Owner, Plan,
-    ScenarioError, SeededKernel, TOP_K, at, kernels,
+    Allocation, Bench, Case, CombineArgs, DataType, DevicePointer, DispatchArgs, Ep, Failure, Grid, HIDDEN,
+    Kernels, Owner, Plan, ScenarioError, SeededKernel, TOP_K, WAVE, at, kernels,
 };
 use crate::scenarios::bench::UNTOUCHED;
 
@@ -36,6 +40,10 @@ pub(super) struct Experts {
     expand: SeededKernel,
     reference: SeededKernel,
     contract: SeededKernel,
+    /// Dispatch with expand.
+    dispatch: SeededKernel,
+    /// Combine with contract.
+    combine: SeededKernel,
     memory: Vec<Memory>,
 }
 
@@ -70,6 +78,11 @@ impl Experts {
             reference: kernels.load_right(reference_experts, "anabranch_ep_reference_expert_major")?,
             contract: kernels
                 .load(kernels::expert_contract(DataType::F32), "anabranch_ep_expert_contract")?,
+            dispatch: kernels.load(
+                kernels::dispatch_experts(DataType::F32, DispatchCast::None).with("EP_TILE", WAVE),
+                "anabranch_ep_dispatch_experts",
+            )?,
+            combine: kernels.load(kernels::combine_experts(DataType::F32), "anabranch_ep_combine_experts")?,
             memory,
         })
     }
@@ -110,23 +123,17 @@ impl Experts {
     }
 }
 
-impl Ep {
-    /// Queues the kernels between dispatch and combine.
-    pub(super) fn queue_experts(
-        bench: &mut Bench,
-        experts: &Experts,
-        rank: u32,
-        received: ReceivedView,
-        output: DevicePointer<u8>,
-        grid: Grid,
-    ) -> Result<(), SeededError> {
-        let Memory { plan, layout, run_counts, expert_ids, output: made } = &experts.memory[rank as usize];
+impl Experts {
+    /// Bytes of local memory of an expand.
+    fn tables(plan: &ExpertMajorPlan) -> u32 {
+        (plan.dispatch_plan().ranks() + 1) * 4 + plan.local_experts() * 8 + TILE_ROWS * TOP_K * 8
+    }
+
+    fn expand_args(&self, received: ReceivedView) -> ExpertExpandArgs {
+        let Memory { plan, layout, .. } = &self.memory[received.rank as usize];
         let places = plan.layout();
-        let local_experts = plan.local_experts();
-        let counting = ExpertCountArgs { received, run_counts: at(*run_counts, 0) };
-        let expanding = ExpertExpandArgs {
+        ExpertExpandArgs {
             received,
-            run_counts: at(*run_counts, 0),
             rows: at(*layout, places.rows),
             scales: at(*layout, places.scales),
             counts: at(*layout, places.counts),
@@ -140,32 +147,76 @@ impl Ep {
             alignment: ALIGNMENT,
             tile_rows: TILE_ROWS,
             reserved: 0,
-        };
-        let working = ReferenceExpertMajorArgs {
-            rows: at(*layout, places.rows),
-            output: at(*made, 0),
-            counts: at(*layout, places.counts),
-            expert_ids: at(*expert_ids, 0),
-            local_experts,
-            reserved: 0,
-            capacity: plan.capacity(),
-            hidden: HIDDEN,
-        };
-        let contracting = ExpertContractArgs {
+        }
+    }
+
+    fn contract_args(&self, received: ReceivedView, output: DevicePointer<u8>) -> ExpertContractArgs {
+        let Memory { plan, layout, output: made, .. } = &self.memory[received.rank as usize];
+        ExpertContractArgs {
             received,
-            slot_map: at(*layout, places.slot_map),
+            slot_map: at(*layout, plan.layout().slot_map),
             experts: at(*made, 0),
             output,
             row_bytes: plan.dispatch_plan().combine_row_bytes(),
             reserved: 0,
-        };
-        let tables = local_experts * 8 + TILE_ROWS * TOP_K * 8;
-        bench.launch(rank, &experts.count, Grid { local_bytes: local_experts * 4, ..grid }, &counting)?;
-        bench.launch(rank, &experts.expand, Grid { local_bytes: tables, ..grid }, &expanding)?;
-        bench.launch(rank, &experts.reference, grid, &working)?;
-        bench.launch(rank, &experts.contract, grid, &contracting)
+        }
     }
 
+    fn queue_reference(&self, bench: &mut Bench, rank: u32, grid: Grid) -> Result<(), SeededError> {
+        let Memory { plan, layout, expert_ids, output, .. } = &self.memory[rank as usize];
+        let working = ReferenceExpertMajorArgs {
+            rows: at(*layout, plan.layout().rows),
+            output: at(*output, 0),
+            counts: at(*layout, plan.layout().counts),
+            expert_ids: at(*expert_ids, 0),
+            local_experts: plan.local_experts(),
+            reserved: 0,
+            capacity: plan.capacity(),
+            hidden: HIDDEN,
+        };
+        bench.launch(rank, &self.reference, grid, &working)
+    }
+
+    /// Queues the kernels between dispatch and combine.
+    pub(super) fn queue_between(
+        &self,
+        bench: &mut Bench,
+        received: ReceivedView,
+        output: DevicePointer<u8>,
+        grid: Grid,
+    ) -> Result<(), SeededError> {
+        let rank = received.rank;
+        let Memory { plan, run_counts, .. } = &self.memory[rank as usize];
+        let counting = ExpertCountArgs { received, run_counts: at(*run_counts, 0) };
+        let (counts, tables) = (plan.local_experts() * 4, Self::tables(plan));
+        bench.launch(rank, &self.count, Grid { local_bytes: counts, ..grid }, &counting)?;
+        let expanding = self.expand_args(received);
+        bench.launch(rank, &self.expand, Grid { local_bytes: tables, ..grid }, &expanding)?;
+        self.queue_reference(bench, rank, grid)?;
+        bench.launch(rank, &self.contract, grid, &self.contract_args(received, output))
+    }
+
+    /// Queues a dispatch that expands, experts, and a combine that contracts.
+    pub(super) fn queue_all(
+        &self,
+        bench: &mut Bench,
+        (received, output): (ReceivedView, DevicePointer<u8>),
+        (sending, dispatch): (Grid, DispatchArgs),
+        (summing, combine): (Grid, CombineArgs),
+    ) -> Result<(), SeededError> {
+        let rank = received.rank;
+        let tables_byte = sending.local_bytes;
+        let local_bytes = tables_byte + Self::tables(&self.memory[rank as usize].plan);
+        let experts = self.expand_args(received);
+        let args = DispatchExpertsArgs { dispatch, experts, tables_byte, reserved: 0 };
+        bench.launch(rank, &self.dispatch, Grid { local_bytes, ..sending }, &args)?;
+        self.queue_reference(bench, rank, Grid { local_bytes: 0, ..summing })?;
+        let args = CombineExpertsArgs { contract: self.contract_args(received, output), combine };
+        bench.launch(rank, &self.combine, summing, &args)
+    }
+}
+
+impl Ep {
     /// What a dispatch delivered to a rank.
     pub(super) fn received(&self, rank: u32) -> ReceivedView {
         let (plan, layout, memory) = (&self.plan, self.plan.layout(), self.bench.ranks[rank as usize]);

@@ -31,7 +31,7 @@ use crate::{Case, Failure, Outcome, Protocol, RunOptions, ScenarioError};
 use experts::Experts;
 use given::{Given, HIDDEN, TOP_K};
 use nodes::NodeKernels;
-use push::Part;
+use push::{Part, Way};
 use replay::Replay;
 
 /// What one rank brings to one epoch, on the host and on its device.
@@ -293,6 +293,16 @@ impl Ep {
             self.bench.launch(rank, count, counting, &args)?;
         }
         let working = Grid { local_bytes: 0, ..summing };
+        let (received, expert) = (self.received(rank), self.expert_args(rank));
+        match (&self.experts, combine) {
+            // The others have kernels of their own for expand and contract.
+            (Some(experts), Way::Pull(combine)) if rank != 1 => {
+                let between = (received, expert.output);
+                let (dispatch, combine) = ((sending, dispatch), (summing, combine));
+                return Ok(experts.queue_all(&mut self.bench, between, dispatch, combine)?);
+            }
+            _ => {}
+        }
         match &self.halves {
             Some(halves) if rank % 2 == 1 => {
                 let one = Grid { blocks: 1, ..sending };
@@ -322,17 +332,9 @@ impl Ep {
                         self.bench.launch(rank, &replay.save, working, &save)?;
                     }
                 }
-                let (received, expert) = (self.received(rank), self.expert_args(rank));
                 match &self.experts {
                     Some(experts) => {
-                        Self::queue_experts(
-                            &mut self.bench,
-                            experts,
-                            rank,
-                            received,
-                            expert.output,
-                            working,
-                        )?;
+                        experts.queue_between(&mut self.bench, received, expert.output, working)?;
                     }
                     None => self.bench.launch(rank, &self.expert, working, &expert)?,
                 }

@@ -1,0 +1,78 @@
+// Dispatch to experts: a dispatch (`dispatch.hip`) whose grid then copies the rows that it received to the experts of this rank
+// (`ep/expand.h`). All arguments of both hold here, for these reasons.
+//
+// Waits. In a dispatch one block waits for the flags of all ranks; here every block does, and takes the counts from the flags that it has
+// seen, so no block waits for another of its grid. The last block of a grid to arrive sends the grid's flags, and no block waits before it
+// has arrived, so all ranks send their flags. The grid is resident. Rows and records were released before the flags that a block acquires.
+//
+// Why a flag is not overwritten while a block still waits for it. Rank s stores the flag of epoch e + 1 after its combine e has ended, for
+// which it has waited for this rank's combine flag e. A later kernel of this stream sends that flag.
+//
+// Why no row or record is overwritten while it is copied: as for a flag, since rows of epoch e + 1 come after combine e at their source.
+//
+// The slot's words. Every block has read `dispatch_epoch` before it arrives. The last block to arrive writes `counts`, `offsets` and
+// `dispatch_epoch`, and no block of this grid reads what it writes.
+//
+// After a fault. A block that has not seen all flags copies nothing. If that is block 0, it reports that no expert has a row. If it is another
+// block alone (a flag that came at the end of the patience), some rows of experts, their sources and slots keep their content. The host has
+// cleared these tables, so every slot and every source in them is valid, and the world is poisoned, so no rank uses the sums. The last
+// block writes counts other than zero only after it has seen all flags, as `combine.hip` needs. `private_store` of one block and
+// `swap_system` of block 0 may then meet in `source_offsets`, which nobody uses after a fault.
+#include "anabranch/prelude.h"
+#include "ep/dispatch_send.h"
+#include "ep/expand.h"
+
+static_assert(!MASKS, "blocks that wait for themselves may disagree about a masked rank");
+
+// Block 0, without all flags: no expert has a pair.
+static ANABRANCH_DEVICE void report_no_pairs(const Grid& grid, const ExpertExpandArgs& args) {
+    if (grid.block != 0) return;
+    u32 experts = args.received.local_experts;
+    for (u32 e = grid.thread; e < experts; e += grid.block_threads) {
+        swap_system(grid, args.pairs + e, 0u);
+        swap_system(grid, args.counts + e, 0u);
+        for (u32 source = 0; source <= args.received.ranks; ++source) {
+            swap_system(grid, args.source_offsets + static_cast<u64>(e) * (args.received.ranks + 1) + source, 0u);
+        }
+    }
+}
+
+// The whole block comes here, with the counts that it has seen.
+static ANABRANCH_DEVICE void expand_counted(const Grid& grid, const ExpertExpandArgs& args, const Local& counted,
+                                            const ExpandLocal& local) {
+    if (grid.thread == 0) {
+        u32 total = 0;
+        for (u32 source = 0; source < args.received.ranks; ++source) {
+            local.offsets.set(grid, source, total);
+            total += counted.next_row.get(grid, source);
+        }
+        local.offsets.set(grid, args.received.ranks, total);
+    }
+    grid.block_barrier();
+    expand_received(grid, args, local);
+}
+
+ANABRANCH_KERNEL(anabranch_ep_dispatch_experts, DispatchExpertsArgs, 1024) {
+    const DispatchArgs& dispatch = args.dispatch;
+    const ExpertExpandArgs& experts = args.experts;
+    u32 ranks = dispatch.team.size;
+    Local local = Local::at(ranks, dispatch.fan_out, Route{});
+    u32 pairs = experts.tile_rows * dispatch.top_k;
+    ExpandLocal placed = ExpandLocal::at(args.tables_byte, ranks, experts.received.local_experts, pairs);
+    clear_pairs(grid, experts, placed);
+    u32 given = given_tokens(grid, dispatch);
+    u64 epoch = begin(grid, dispatch, local);
+    WaitContext wait = context_of(grid, dispatch, epoch);
+    bool came = false;
+    if (epoch == 0) {
+        report_nothing(grid, dispatch);
+    } else {
+        bool last = send_rows(grid, dispatch, local, epoch, given);
+        came = last ? learn_counts(grid, dispatch, local, wait) : await_counts(grid, dispatch, local, wait);
+    }
+    if (came) {
+        expand_counted(grid, experts, local, placed);
+    } else {
+        report_no_pairs(grid, experts);
+    }
+}
