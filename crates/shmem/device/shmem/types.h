@@ -65,8 +65,8 @@ enum Phase : u32 {
     PHASE_NIC_CONTENDED = 0x5308,  // peer: whose word others changed before each try; expected: what it was
 };
 
-// What a kernel knows about its team and its waits. Each thread makes its own; the budget of its waits counts from
-// the first look at the clock in one of them. An operation orders and completes what was issued through contexts of the same team by the
+// What a kernel knows about its team and its waits. Each thread makes its own, at the kernel's start: the budget of its
+// waits counts from there. An operation orders and completes what was issued through contexts of the same team by the
 // lanes that call it; mapped memory keeps no other state, and queues of copy engines are the team's.
 struct Context {
     TeamView team;
