@@ -1,4 +1,4 @@
-// The one way to wait. Every wait has a budget, which counts from the first look of its thread at the clock, and an abort word; when either
+// The one way to wait. Every wait has a budget that counts from the kernel's start and an abort word; when either
 // strikes, the fault record says who was waited for, and the kernel drains: it skips its work, reports counts of zero
 // and ends. Nothing traps and nothing spins on.
 //
@@ -25,8 +25,7 @@ static constexpr u32 SPINS_PER_CHECK = 256;
 // What a kernel knows about its waits. Made once at its start, by every thread that may wait.
 struct WaitContext {
     WaitControl* control;
-    // The thread's first look at the clock, 0 before it. A kernel without a long wait does not look: it takes 0.1 us on H200.
-    mutable u64 start_ns;
+    u64 start_ns;
     u64 epoch;
     u64 group;
     u32 operation;
@@ -38,17 +37,13 @@ ANABRANCH_DEVICE bool is_poisoned(const Grid& grid, const WaitControl* control) 
     return flag_load(grid, &control->abort) != ABORT_NONE;
 }
 
-ANABRANCH_DEVICE WaitContext wait_context(const Grid&, WaitControl* control, u32 operation, u64 group, u32 rank,
+ANABRANCH_DEVICE WaitContext wait_context(const Grid& grid, WaitControl* control, u32 operation, u64 group, u32 rank,
                                           u64 epoch) {
-    return WaitContext{control, 0, epoch, group, operation, rank};
+    return WaitContext{control, grid.clock_ns(), epoch, group, operation, rank};
 }
 
-// Nanoseconds since the thread's first look at the clock.
-ANABRANCH_DEVICE u64 waited_ns(const Grid& grid, const WaitContext& wait) {
-    u64 now = grid.clock_ns();
-    if (wait.start_ns == 0) wait.start_ns = now;
-    return now - wait.start_ns;
-}
+// Nanoseconds since the kernel's start.
+ANABRANCH_DEVICE u64 waited_ns(const Grid& grid, const WaitContext& wait) { return grid.clock_ns() - wait.start_ns; }
 
 // Writes the first fault of the world and poisons it. Later faults are consequences and only poison.
 ANABRANCH_DEVICE void report_fault(const Grid& grid, const WaitContext& wait, u32 phase, u32 peer, u64 expected,
