@@ -13,6 +13,7 @@ pub mod communicator;
 pub mod config;
 pub mod ep;
 pub mod ep_config;
+pub mod ep_halves;
 pub mod expert_major;
 pub mod group;
 mod handle;

@@ -34,10 +34,11 @@ static ANABRANCH_DEVICE void pull_and_sum(const Grid& grid, const CombineArgs& a
     LocalArray<u32> fault = {0};
     u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
     u32 tokens = combined_tokens(grid, args);
+    Rows early = early_rows(grid, args, tokens);
     if (!wait_for_rows(grid, args, PULLED, wait, own, fault)) return;
-    sum_tokens<Element>(grid, args, tokens);
+    sum_tokens<Element>(grid, args, tokens, early);
     sum_pulled_weights(grid, args);
-    advance_epoch(grid, args, wait.epoch);
+    end_combine(grid, args, wait.epoch);
 }
 
 ANABRANCH_KERNEL(anabranch_ep_combine_experts, CombineExpertsArgs, 1024) {

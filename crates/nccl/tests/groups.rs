@@ -87,14 +87,14 @@ fn inputs_that_outputs_overlap_are_copied_first() {
     let nccl = Nccl::open(&[]);
     on_threads(&nccl, RANKS, |rank| {
         let (size, other) = (rank.size, nccl.stream());
-        let (next, previous) = ((rank.rank + 1) % size, (rank.rank + size - 1) % size);
+        let (next, previous) = ((rank.number + 1) % size, (rank.number + size - 1) % size);
         for (round, count) in [5, 1 << 19, 7].into_iter().enumerate() {
             // The memory of the copies is one for both streams.
             let streams = [rank.stream, other];
             let stream = streams[round % 2];
             // Round the ring, in one buffer of each rank; and the same with an odd number of bytes beside it.
-            let ring = Buffer::of(FLOAT, &all_given(rank.rank, count));
-            let bytes = Buffer::of(UINT8, &all_given(rank.rank, count));
+            let ring = Buffer::of(FLOAT, &all_given(rank.number, count));
+            let bytes = Buffer::of(UINT8, &all_given(rank.number, count));
             nccl.group(|| {
                 for buffer in [&bytes, &ring] {
                     send(rank, buffer, next, stream);
@@ -102,13 +102,15 @@ fn inputs_that_outputs_overlap_are_copied_first() {
                 }
             });
             let all = count * size as usize;
-            let exchanged = Buffer::of(INT32, &all_given(rank.rank, all));
+            let exchanged = Buffer::of(INT32, &all_given(rank.number, all));
             let address = exchanged.address();
             nccl.ok(nccl!(nccl, ncclAlltoAll(address => *const c_void, address => *mut c_void, count => usize, INT32 => c_int, rank.comm => Comm, streams[1 - round % 2] => Stream)));
-            streams.into_iter().for_each(|stream| nccl.synchronize(stream));
+            for stream in streams {
+                nccl.synchronize(stream);
+            }
             assert_eq!(ring.values(), all_given(previous, count));
             assert_eq!(bytes.values(), all_given(previous, count));
-            let part = |from: u32| (0..count).map(move |i| given(from, rank.rank as usize * count + i));
+            let part = |from: u32| (0..count).map(move |i| given(from, rank.number as usize * count + i));
             assert_eq!(exchanged.values(), (0..size).flat_map(part).collect::<Vec<_>>());
         }
     });
