@@ -31,6 +31,7 @@ const SOURCES: [&str; 14] = [
     "messages",
     "ep_config",
     "ep",
+    "ep_halves",
     "expert_major",
 ];
 
