@@ -35,12 +35,18 @@
 // Bytes of `anabranch_location.tag`.
 #define ANABRANCH_TAG_BYTES 64
 
+// A combine that was sent and not received yet.
+typedef struct anabranch_combine_sent anabranch_combine_sent;
+
 // The collectives of one group on one rank. All ranks of the group make the same calls in the same order, with the same counts and types.
 // Threads may share it: their calls run one after the other, and have to be in that same order.
 typedef struct anabranch_comm anabranch_comm;
 
 // The settings of a world. Not changed after it was made: any thread may use it.
 typedef struct anabranch_config anabranch_config;
+
+// A dispatch that was sent and not received yet.
+typedef struct anabranch_dispatch_sent anabranch_dispatch_sent;
 
 // Rows that a dispatch brought, until they are combined or released.
 typedef struct anabranch_dispatched anabranch_dispatched;
@@ -66,6 +72,9 @@ typedef struct anabranch_memory anabranch_memory;
 
 // The sockets on which rank 0 waits for the others.
 typedef struct anabranch_root anabranch_root;
+
+// Which rank gets which token: saved from a dispatch, to send other rows the same way.
+typedef struct anabranch_routing anabranch_routing;
 
 // A collective that was launched. Any thread may use it.
 typedef struct anabranch_work anabranch_work;
@@ -878,6 +887,83 @@ anabranch_status anabranch_release(const struct anabranch_ep *ep,
 
 // Gives up a handle that was neither combined nor released, after an error: its slot of the plan is lost.
 void anabranch_dispatched_destroy(struct anabranch_dispatched *dispatched);
+
+// The first half of `anabranch_dispatch`: sends, and waits for no rank.
+anabranch_status anabranch_dispatch_send(const struct anabranch_ep *ep,
+                                         const struct anabranch_tokens *tokens,
+                                         void *stream,
+                                         struct anabranch_dispatch_sent **sent);
+
+// The second half of `anabranch_dispatch`: waits for the other ranks' rows. Consumes the first and makes the pointer NULL.
+anabranch_status anabranch_dispatch_recv(const struct anabranch_ep *ep,
+                                         struct anabranch_dispatch_sent **sent,
+                                         void *stream,
+                                         struct anabranch_dispatched **dispatched);
+
+// The first half of `anabranch_combine`: sends, and waits for no rank. Consumes the dispatch as that does.
+anabranch_status anabranch_combine_send(const struct anabranch_ep *ep,
+                                        struct anabranch_dispatched **dispatched,
+                                        const void *experts,
+                                        void *stream,
+                                        struct anabranch_combine_sent **sent);
+
+// The second half of `anabranch_combine`: waits for the other ranks' rows and sums. Consumes the first and makes the pointer NULL, unless an
+// argument was refused.
+anabranch_status anabranch_combine_recv(const struct anabranch_ep *ep,
+                                        struct anabranch_combine_sent **sent,
+                                        void *output,
+                                        float *output_weights,
+                                        void *stream);
+
+// Gives up the first half of a dispatch after an error: its slot of the plan is lost.
+void anabranch_dispatch_sent_destroy(struct anabranch_dispatch_sent *sent);
+
+// Gives up the first half of a combine after an error: its slot of the plan is lost.
+void anabranch_combine_sent_destroy(struct anabranch_combine_sent *sent);
+
+// Saves the routing of a dispatch that was not combined yet, in device memory of its own.
+anabranch_status anabranch_routing_save(const struct anabranch_ep *ep,
+                                        const struct anabranch_dispatched *dispatched,
+                                        void *stream,
+                                        struct anabranch_routing **routing);
+
+// Sends other rows to where the tokens of a saved routing went: the backward pass of a combine. `tokens` has as many tokens as the saved
+// dispatch; its ids and `device_count` are not used. All ranks call it.
+anabranch_status anabranch_dispatch_with(const struct anabranch_ep *ep,
+                                         const struct anabranch_routing *routing,
+                                         const struct anabranch_tokens *tokens,
+                                         void *stream,
+                                         struct anabranch_dispatched **dispatched);
+
+// Frees it, after the work with it is done.
+void anabranch_routing_destroy(struct anabranch_routing *routing);
+
+// Reports expert ids of this rank's dispatches that do not exist (they counted as -1), and device token counts above their bounds. Waits
+// for the stream. Not collective.
+anabranch_status anabranch_ep_check_ids(const struct anabranch_ep *ep,
+                                        void *stream);
+
+// The ranks of the group that this rank has masked, ascending: the first `capacity` of them, and their number to `count`. Waits for the
+// stream. Not collective.
+anabranch_status anabranch_ep_masked(const struct anabranch_ep *ep,
+                                     void *stream,
+                                     uint32_t *ranks,
+                                     size_t capacity,
+                                     size_t *count);
+
+// Leaves a rank of the group out of operations from the next one on. Each rank that is to leave it out calls it between the same two
+// operations.
+anabranch_status anabranch_ep_mask_rank(const struct anabranch_ep *ep,
+                                        uint32_t group_rank,
+                                        void *stream);
+
+// Unmasks these ranks of the group for each other, and masks all others. Collective over `together`, between operations; fails when the
+// first of them has waited for `limit_seconds`.
+anabranch_status anabranch_ep_reset_mask(const struct anabranch_ep *ep,
+                                         const uint32_t *together,
+                                         size_t count,
+                                         double limit_seconds,
+                                         void *stream);
 
 // Allocates a layout for the dispatches of a plan. `capacity` is the rows of each expert, a multiple of `alignment`, or 0 for as many as a
 // rank can receive; `alignment` is a power of two up to 1024. Not collective.

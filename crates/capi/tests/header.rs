@@ -17,7 +17,7 @@ use anabranch_capi::messages::anabranch_message;
 use crate::common::{crate_folder, folder, succeeds};
 
 /// Sources in the order of the header.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     "status",
     "types",
     "config",
