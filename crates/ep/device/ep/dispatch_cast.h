@@ -61,15 +61,10 @@ struct CastShare {
     }
 };
 
-// Nothing is loaded before the destinations are known: a cast needs its registers.
-struct EarlyUnits {
-    ANABRANCH_DEVICE void load(const Grid&, const DispatchArgs&, const Piece&, u32) {}
-};
-
 // One wave casts units of a token's row and stores them to all its destinations. `dispatch_copy.h` has the same function without a cast.
 template <class Route>
 static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local,
-                                        const Piece& piece, u32 token, const EarlyUnits& = {}, bool = false) {
+                                        const Piece& piece, u32 token) {
     static constexpr u32 UNROLL = 2;
     // A code is a byte, so that a row has as many elements as bytes.
     u64 source = reinterpret_cast<u64>(args.tokens) + static_cast<u64>(token) * args.row_bytes * CastFrom::BYTES;

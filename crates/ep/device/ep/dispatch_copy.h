@@ -10,40 +10,19 @@ static ANABRANCH_DEVICE Vec16 load_unit(const Grid& grid, const Vec16* unit) {
     return stream_load(grid, unit);
 }
 
-static ANABRANCH_DEVICE const Vec16* row_of(const DispatchArgs& args, u32 token) {
-    return reinterpret_cast<const Vec16*>(args.tokens + static_cast<u64>(token) * args.row_bytes);
-}
-
-// The first units of a lane's piece, loaded while wave 0 finds the destinations. Few, because routing needs registers too.
-struct EarlyUnits {
-    static constexpr u32 COUNT = 2;
-    Vec16 unit[COUNT];
-    ANABRANCH_DEVICE void load(const Grid& grid, const DispatchArgs& args, const Piece& piece, u32 token) {
-        ANABRANCH_UNROLL
-        for (u32 u = 0; u < COUNT; ++u) {
-            u32 at = piece.begin + grid.lane() + u * WAVE_SIZE;
-            if (at < piece.end) unit[u] = stream_load(grid, row_of(args, token) + at);
-        }
-    }
-};
-
-// One wave copies units of a token's row to all its destinations: loaded once, stored to each. `has_early`: `early` is of this piece.
+// One wave copies units of a token's row to all its destinations: loaded once, stored to each.
 template <class Route>
 static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local,
-                                        const Piece& piece, u32 token, const EarlyUnits& early = {}, bool has_early = false) {
+                                        const Piece& piece, u32 token) {
     static constexpr u32 UNROLL = 4;
-    const Vec16* source = row_of(args, token);
+    const Vec16* source = reinterpret_cast<const Vec16*>(args.tokens + static_cast<u64>(token) * args.row_bytes);
     u32 fan = local.fan.get(grid, piece.index);
     for (u32 first = piece.begin + grid.lane(); first < piece.end; first += WAVE_SIZE * UNROLL) {
         Vec16 unit[UNROLL];
         ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) {
             u32 at = first + u * WAVE_SIZE;
-            if (u < EarlyUnits::COUNT && has_early && first == piece.begin + grid.lane()) {
-                unit[u] = early.unit[u % EarlyUnits::COUNT];
-            } else if (at < piece.end) {
-                unit[u] = load_unit<Route>(grid, source + at);
-            }
+            if (at < piece.end) unit[u] = load_unit<Route>(grid, source + at);
         }
         // Each block starts with another destination, so that no link gets all blocks at once.
         u32 turn = (grid.block + args.team.rank) % maximum(fan, 1u);

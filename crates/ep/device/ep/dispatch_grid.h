@@ -14,6 +14,8 @@ static ANABRANCH_DEVICE bool await_counts(const Grid& grid, const DispatchArgs& 
                                           const WaitContext& wait) {
     u32 ranks = args.team.size;
     u32 epoch = static_cast<u32>(wait.epoch);
+    if (grid.thread == 0) local.fault.set(grid, 0, 0u);
+    grid.block_barrier();
     u64 own = local.peer_base.get(grid, args.team.rank) + args.flags_offset;
     for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
         const u64* flag = reinterpret_cast<const u64*>(own + static_cast<u64>(peer) * args.flag_stride);
@@ -60,29 +62,20 @@ static ANABRANCH_DEVICE bool learn_counts(const Grid& grid, const DispatchArgs& 
 template <class Route>
 static ANABRANCH_DEVICE bool write_share(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local, u32 tokens) {
     // `parts` blocks share a run of tokens, each with its part of every row.
+    u32 part = grid.block % args.parts;
     u32 run = grid.block / args.parts;
-    u32 part = grid.block - run * args.parts;
     u32 runs = grid.grid_blocks / args.parts;
-    u32 first = quotient_of(static_cast<u64>(tokens) * run, runs);
-    u32 end = quotient_of(static_cast<u64>(tokens) * (run + 1), runs);
+    u32 first = static_cast<u32>(static_cast<u64>(tokens) * run / runs);
+    u32 end = static_cast<u32>(static_cast<u64>(tokens) * (run + 1) / runs);
     // Tokens before this block's own are counted, or, where one tile holds them all, routed with them and not sent.
     u32 earlier = end <= TILE ? first : 0;
-    // The wave's first piece, whose row does not wait for the routing. Rows to forward are not loaded early.
-    u32 pieces = pieces_of_token(args, part);
-    u32 first_count = minimum(end - (first - earlier), TILE);
-    EarlyUnits early;
-    bool has_early = !Route::FORWARDS && grid.wave() < (first_count - earlier) * pieces;
-    if (has_early) {
-        Piece piece = piece_of(args, part, grid.wave());
-        has_early = !piece.is_meta;
-        if (has_early) early.load(grid, args, piece, first + piece.index);
-    }
     if (earlier == 0 && first > 0) {
         count_tokens<typename Route::Ids>(grid, args.placement, args.ids, id_stride<Route>(args), args.top_k, args.team.rank, local.next_row, 0, first);
         if constexpr (Route::RELAYS) count_relays(grid, args, local, first);
         grid.block_barrier();
     }
 
+    u32 pieces = pieces_of_token(args, part);
     for (u32 tile = first - earlier; tile < end; tile += TILE) {
         u32 count = minimum(end - tile, TILE);
         if (grid.wave() == 0) route_tile(grid, args, local, tile, count, part == 0 ? earlier : count);
@@ -92,7 +85,7 @@ static ANABRANCH_DEVICE bool write_share(const Grid& grid, const DispatchArgs& a
             piece.index += earlier;
             u32 token = tile + piece.index;
             if (!piece.is_meta) {
-                copy_units(grid, args, local, piece, token, early, has_early && tile == first - earlier && item == grid.wave());
+                copy_units(grid, args, local, piece, token);
             } else if constexpr (Route::FORWARDS) {
                 forward_meta(grid, args, local, piece.index, token);
             } else {
@@ -125,7 +118,7 @@ template <class Route>
 static ANABRANCH_DEVICE u64 begin(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local) {
     u32 ranks = args.team.size;
     // Loaded before the bases, so that the latencies overlap.
-    u64 last = private_load(grid, &args.state->dispatch_epoch);
+    u64 last = grid.thread == 0 ? private_load(grid, &args.state->dispatch_epoch) : 0;
     bool poisoned = grid.thread == 0 && is_poisoned(grid, args.team.control);
     for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
         bool elsewhere = is_masked(grid, args.mask, peer) || local.route.is_far(grid, peer);
@@ -136,12 +129,7 @@ static ANABRANCH_DEVICE u64 begin(const Grid& grid, const DispatchArgs& args, co
         local.capacity.set(grid, peer, compact ? private_load(grid, args.capacity + peer) : args.row_stride);
     }
     if constexpr (Route::RELAYS) clear_relays(grid, local);
-    if (grid.thread == 0) {
-        local.fault.set(grid, 0, 0u);
-        local.poison.set(grid, 0, poisoned ? 1u : 0u);
-    }
-    grid.block_barrier();
-    return local.poison.get(grid, 0) != 0 ? 0 : last + 1;
+    return grid.block_broadcast(poisoned ? 0 : last + 1);
 }
 
 static ANABRANCH_DEVICE WaitContext context_of(const Grid& grid, const DispatchArgs& args, u64 epoch) {

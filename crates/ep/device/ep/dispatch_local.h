@@ -4,8 +4,8 @@
 #include "ep/routing.h"
 
 // Local memory, in this order: peer bases u64[R], the tile's destinations u64[TILE][fan_out], next row u32[R], first row
-// u32[R], capacity u32[R], number of destinations u32[TILE], fault word, poison word; on several nodes, next relay row u32[N]. The plan
-// computes the same size (`dispatch_local_bytes`). Next rows are counted from 0 at each rank; this source's row 0 there is the window's `first_row`,
+// u32[R], capacity u32[R], number of destinations u32[TILE], fault word; on several nodes, next relay row u32[N]. The plan computes the
+// same size (`dispatch_local_bytes`). Next rows are counted from 0 at each rank; this source's row 0 there is the window's `first_row`,
 // and the rows from `capacity` on are dropped. The base of a rank that was masked when the block began is 0, as is the base of a rank on
 // another node.
 //
@@ -26,7 +26,6 @@ struct DispatchLocal {
     LocalArray<u32> capacity;
     LocalArray<u32> fan;
     LocalArray<u32> fault;
-    LocalArray<u32> poison;
     Route route;
 
     static ANABRANCH_DEVICE DispatchLocal at(u32 ranks, u32 fan_out, const Route& route) {
@@ -46,8 +45,7 @@ struct DispatchLocal {
         local.fan.byte = byte;
         byte += TILE * 4;
         local.fault.byte = byte;
-        local.poison.byte = byte + 4;
-        local.route.place_tables(byte + 8);
+        local.route.place_tables(byte + 4);
         return local;
     }
 };

@@ -23,12 +23,11 @@ static ANABRANCH_DEVICE u32 pieces_of_token(const DispatchArgs& args, u32 part) 
 static ANABRANCH_DEVICE Piece piece_of(const DispatchArgs& args, u32 part, u32 item) {
     u32 pieces = pieces_of_token(args, part), units = args.row_bytes / 16 / UNITS_TOGETHER;
     u32 segments = args.parts * args.segments;
+    u32 segment = part * args.segments + item % pieces;
     Piece piece;
     piece.index = item / pieces;
-    u32 number = item - piece.index * pieces;
-    u32 segment = part * args.segments + number;
-    piece.is_meta = number == args.segments;
-    piece.begin = quotient_of(static_cast<u64>(units) * segment, segments) * UNITS_TOGETHER;
-    piece.end = quotient_of(static_cast<u64>(units) * (segment + 1), segments) * UNITS_TOGETHER;
+    piece.is_meta = item % pieces == args.segments;
+    piece.begin = static_cast<u32>(static_cast<u64>(units) * segment / segments) * UNITS_TOGETHER;
+    piece.end = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / segments) * UNITS_TOGETHER;
     return piece;
 }

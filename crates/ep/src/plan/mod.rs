@@ -254,10 +254,10 @@ impl Plan {
         self.layout.bytes * u64::from(self.config.slots)
     }
 
-    /// Local memory of a dispatch block: peer bases, next and first rows, capacities, the fault and poison words, and the tile's destinations; across nodes,
+    /// Local memory of a dispatch block: peer bases, next and first rows, capacities, the fault word, and the tile's destinations; across nodes,
     /// next relay rows.
     pub(crate) fn dispatch_local_bytes(&self) -> u32 {
-        self.ranks * 8 + TILE * self.fan_out() * 8 + self.ranks * 12 + TILE * 4 + 8 + self.relay_local_bytes()
+        self.ranks * 8 + TILE * self.fan_out() * 8 + self.ranks * 12 + TILE * 4 + 4 + self.relay_local_bytes()
     }
 
     /// Local memory of a combine block: the fault word, and, where ranks may be masked, a word a rank.

@@ -56,6 +56,7 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "ep/device/ep/dispatch_grid.h",
         rows: &[
+            ("await_counts", "block_barrier", LOCAL),
             ("await_counts", "acquire_after_wait", Mutants(&["DISPATCH_NO_ACQUIRE"])),
             ("await_counts", "block_barrier", Mutants(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
             ("write_share", "block_barrier", Mutants(&["ROUTE_UNCOUNTED"])),
