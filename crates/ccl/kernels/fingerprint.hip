@@ -32,7 +32,7 @@ static ANABRANCH_DEVICE void send_to_all(const Grid& grid, const FingerprintArgs
 
 // The fault poisons the world. `channel.dead` is not set, because other threads may still read it after the barrier.
 static ANABRANCH_DEVICE void differs(const Grid& grid, const Channel& channel, u32 peer, u64 mine, u64 theirs) {
-    report_fault(grid, channel.wait, PHASE_FINGERPRINT, peer, mine, theirs, waited_ns(grid, channel.wait));
+    report_fault(grid, channel.wait, PHASE_FINGERPRINT, peer, mine, theirs, grid.clock_ns() - channel.wait.start_ns);
 }
 
 static ANABRANCH_DEVICE void compare_calls(const Grid& grid, const FingerprintArgs& args, const Channel& channel, u64 half) {

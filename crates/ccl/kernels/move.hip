@@ -164,14 +164,11 @@ ANABRANCH_KERNEL(anabranch_ccl_barrier, MoveArgs, 512) {
                  [&](ccl::Channel& channel) { ccl::meet(grid, args.comm, channel); });
 }
 ANABRANCH_KERNEL(anabranch_ccl_move_packets, MoveArgs, 512) {
-    // No buffer of a peer is accessed.
-    BufferView none = {nullptr, 0, 0};
-    ccl::on_channel(grid, args.comm, none, none,
+    ccl::on_channel(grid, args.comm, args.input, args.output,
                  [&](ccl::Channel& channel) { ccl::move_packets(grid, args, ccl::EvenEntries{args}, channel); });
 }
 ANABRANCH_KERNEL(anabranch_ccl_move_uneven_packets, UnevenArgs, 512) {
-    BufferView none = {nullptr, 0, 0};
-    ccl::on_channel(grid, args.even.comm, none, none,
+    ccl::on_channel(grid, args.even.comm, args.even.input, args.even.output,
                  [&](ccl::Channel& channel) { ccl::move_packets(grid, args.even, ccl::UnevenEntries{args}, channel); });
 }
 ANABRANCH_KERNEL(anabranch_ccl_move_staged, MoveArgs, 512) {

@@ -173,59 +173,25 @@ static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs&
     }
 }
 
-// Runs `work(channel, reduction)` on the channel of this block. Nothing here accesses a buffer of a peer.
-template <bool SUM_ONLY, class Work>
-static ANABRANCH_DEVICE void on_packets(const Grid& grid, const ReduceArgs& args, Work work) {
-    BufferView none = {nullptr, 0, 0};
-    on_channel(grid, args.comm, none, none, [&](Channel& channel) {
-        if constexpr (SUM_ONLY) {
-            work(channel, args.reduction);
-        } else {
-            work(channel, with_scalar<Element>(grid, args.reduction));
-        }
-    });
-}
-
-template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void run_one_shot(const Grid& grid, const ReduceArgs& args) {
-    Buffers at = buffers_of(args);
-    u64 early = first_unit(grid, args, at);
-    on_packets<SUM_ONLY>(grid, args, [&](Channel& channel, const Reduction& reduction) {
-        one_shot<SUM_ONLY>(grid, args, reduction, channel, at, early);
-    });
-}
-template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void run_two_shot(const Grid& grid, const ReduceArgs& args) {
-    Buffers at = buffers_of(args);
-    on_packets<SUM_ONLY>(grid, args, [&](Channel& channel, const Reduction& reduction) {
-        two_shot<SUM_ONLY>(grid, args, reduction, channel, at);
-    });
-}
-template <bool SUM_ONLY, class AnyParts>
-static ANABRANCH_DEVICE void run_scatter(const Grid& grid, const ReduceArgs& args, const AnyParts& parts, bool wide) {
-    Buffers at = buffers_of(args);
-    on_packets<SUM_ONLY>(grid, args, [&](Channel& channel, const Reduction& reduction) {
-        scatter_packets<SUM_ONLY>(grid, args, reduction, channel, at, parts, wide);
-    });
-}
-template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void run_even_scatter(const Grid& grid, const ReduceArgs& args) {
-    Buffers at = buffers_of(args);
-    run_scatter<SUM_ONLY>(grid, args, EvenParts{at.bytes}, at.wide && at.bytes % PAYLOAD == 0);
-}
-
 }  // namespace ccl
 
-// Plain sums have kernels of their own: code for other operators, and for a scalar in memory, makes short messages slower.
-ANABRANCH_KERNEL(anabranch_ccl_one_shot, ReduceArgs, 512) { ccl::run_one_shot<false>(grid, args); }
-ANABRANCH_KERNEL(anabranch_ccl_one_shot_sum, ReduceArgs, 512) { ccl::run_one_shot<true>(grid, args); }
-ANABRANCH_KERNEL(anabranch_ccl_two_shot, ReduceArgs, 512) { ccl::run_two_shot<false>(grid, args); }
-ANABRANCH_KERNEL(anabranch_ccl_two_shot_sum, ReduceArgs, 512) { ccl::run_two_shot<true>(grid, args); }
-ANABRANCH_KERNEL(anabranch_ccl_scatter_packets, ReduceArgs, 512) { ccl::run_even_scatter<false>(grid, args); }
-ANABRANCH_KERNEL(anabranch_ccl_scatter_packets_sum, ReduceArgs, 512) { ccl::run_even_scatter<true>(grid, args); }
+// Plain sums have a separate path.
+#define CCL_FORM(FORM, CALL, ...)                                                                          \
+    ccl::on_channel(grid, (CALL).comm, (CALL).input, (CALL).output, [&](ccl::Channel& channel) {           \
+        const Reduction& given = (CALL).reduction;                                                         \
+        if (given.op == ccl::SUM) return ccl::FORM<true>(grid, CALL, given, channel, __VA_ARGS__);         \
+        ccl::FORM<false>(grid, CALL, ccl::with_scalar<ccl::Element>(grid, given), channel, __VA_ARGS__);   \
+    })
+ANABRANCH_KERNEL(anabranch_ccl_one_shot, ReduceArgs, 512) {
+    ccl::Buffers at = ccl::buffers_of(args);
+    u64 early = ccl::first_unit(grid, args, at);
+    CCL_FORM(one_shot, args, at, early);
+}
+ANABRANCH_KERNEL(anabranch_ccl_two_shot, ReduceArgs, 512) { CCL_FORM(two_shot, args, ccl::buffers_of(args)); }
+ANABRANCH_KERNEL(anabranch_ccl_scatter_packets, ReduceArgs, 512) {
+    ccl::Buffers at = ccl::buffers_of(args);
+    CCL_FORM(scatter_packets, args, at, ccl::EvenParts{at.bytes}, at.wide && at.bytes % ccl::PAYLOAD == 0);
+}
 ANABRANCH_KERNEL(anabranch_ccl_uneven_scatter_packets, UnevenReduceArgs, 512) {
-    const ReduceArgs& call = args.reduce;
-    ccl::UnevenParts parts(args);
-    if (call.reduction.op == ccl::SUM) return ccl::run_scatter<true>(grid, call, parts, call.is_aligned != 0);
-    ccl::run_scatter<false>(grid, call, parts, call.is_aligned != 0);
+    CCL_FORM(scatter_packets, args.reduce, ccl::buffers_of(args.reduce), ccl::UnevenParts(args), args.reduce.is_aligned != 0);
 }

@@ -62,7 +62,7 @@ static ANABRANCH_DEVICE bool has_length(const Grid& grid, const PipesArgs& args,
     u64 own = pipe_base(grid, pipes, pipes.team.rank);
     u64 sent = heap_load(grid, header_word(pipes, own, cursor.peer, cursor.pipe, cursor.counter));
     if (sent == transfer.bytes) return true;
-    report_fault(grid, wait, PHASE_PIPE_LENGTH, cursor.peer, transfer.bytes, sent, waited_ns(grid, wait));
+    report_fault(grid, wait, PHASE_PIPE_LENGTH, cursor.peer, transfer.bytes, sent, grid.clock_ns() - wait.start_ns);
     return false;
 }
 

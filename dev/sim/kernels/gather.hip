@@ -44,7 +44,7 @@ static ANABRANCH_DEVICE shmem::Status test_each(const Grid& grid, const shmem::C
     for (u32 from = 0; from < context.size(); ++from) {
         bool here = false;
         u64 budget = flag_load(grid, &context.wait.control->budget_ns);
-        for (u32 looks = 1; !here && waited_ns(grid, context.wait) < budget; ++looks) {
+        for (u32 looks = 1; !here && grid.clock_ns() - context.wait.start_ns < budget; ++looks) {
             here = shmem::signal_test(grid, context, flag_of(args, round, from), shmem::Compare::GE, 1);
             if (!here) grid.relax(looks);
         }

@@ -45,10 +45,14 @@ impl Case {
         // Slots of messages are two a pair.
         let rounds = match protocol {
             // The halves of the check's staging are used again; of hops each form comes once.
-            Protocol::PutSignal | Protocol::PutQuiet | Protocol::CclFingerprint | Protocol::CclHops => 4,
+            Protocol::PutSignal
+            | Protocol::PutQuiet
+            | Protocol::CclFingerprint
+            | Protocol::CclHops
+            | Protocol::CclPackets => 4,
             // Each form once.
-            Protocol::Ccl => 21,
-            Protocol::CclMove | Protocol::CclPackets | Protocol::CclEngine => 7,
+            Protocol::Ccl => 18,
+            Protocol::CclMove | Protocol::CclEngine => 7,
             Protocol::CclGatherMany | Protocol::CclBulk => 6,
             // Who is missed in one epoch is late in the next.
             // Of routings one that is kept, another, and the first again.

@@ -56,16 +56,10 @@ kernel_unit! {
     pub static PACKET_REDUCE_UNIT: "ccl_packet_reduce", include_str!("../../kernels/packet_reduce.hip"), HEADERS;
     /// Every member reduces everything.
     pub const ONE_SHOT: Kernel<ReduceArgs> = "anabranch_ccl_one_shot";
-    /// [`ONE_SHOT`] for plain sums.
-    pub const ONE_SHOT_SUM: Kernel<ReduceArgs> = "anabranch_ccl_one_shot_sum";
     /// Every member reduces a part and sends it to all.
     pub const TWO_SHOT: Kernel<ReduceArgs> = "anabranch_ccl_two_shot";
-    /// [`TWO_SHOT`] for plain sums.
-    pub const TWO_SHOT_SUM: Kernel<ReduceArgs> = "anabranch_ccl_two_shot_sum";
     /// Every member reduces a part and keeps it.
     pub const SCATTER_PACKETS: Kernel<ReduceArgs> = "anabranch_ccl_scatter_packets";
-    /// [`SCATTER_PACKETS`] for plain sums.
-    pub const SCATTER_PACKETS_SUM: Kernel<ReduceArgs> = "anabranch_ccl_scatter_packets_sum";
     /// [`SCATTER_PACKETS`] with different counts.
     pub const UNEVEN_SCATTER_PACKETS: Kernel<UnevenReduceArgs> = "anabranch_ccl_uneven_scatter_packets";
 }

@@ -23,7 +23,7 @@ use crate::device::kernels;
 use crate::device::uneven::{MoveEntry, ReducePart, UnevenArgs, UnevenReduceArgs};
 use crate::lower::engine::{EngineStep, Gathered};
 use crate::lower::launch::{Launch, Stage};
-use crate::lower::recipes::{ForOps, Kernels};
+use crate::lower::recipes::Kernels;
 use crate::plan::Plan;
 use crate::types::{Algorithm, Collective, DataType, Error, ReduceOp, Result, Shape};
 
@@ -91,9 +91,9 @@ type Reasoned<T> = std::result::Result<T, &'static str>;
 fn stages(kernels: Kernels, job: &Job<'_>) -> Reasoned<Vec<Stage>> {
     Ok(match kernels {
         Kernels::Moves { even, uneven, many } => vec![Stage::Kernel(moves(even, uneven, many, job)?)],
-        Kernels::Reduces(kernels) => vec![Stage::Kernel(job.reduction(kernels)?)],
+        Kernels::Reduces(kernel) => vec![Stage::Kernel(job.launch(kernel, sums(job)?))],
         Kernels::Scatters(even, uneven) => vec![Stage::Kernel(match uneven_parts(job) {
-            None => job.reduction(even)?,
+            None => job.launch(even, sums(job)?),
             Some(parts) => job.launch(uneven, UnevenReduceArgs { reduce: sums(job)?, parts }),
         })],
         Kernels::Copies => vec![job.barrier(), Stage::Copies(copies(job)?), job.barrier()],
@@ -124,11 +124,6 @@ impl Job<'_> {
         let local_bytes = local_bytes(self.shape.members);
         let shape = LaunchShape { grid_blocks: blocks, block_threads: threads, local_bytes };
         Launch::new(kernel, arguments, self.shape.data_type, shape)
-    }
-
-    fn reduction(&self, kernels: ForOps) -> Reasoned<Launch> {
-        let arguments = sums(self)?;
-        Ok(self.launch(kernels.of(arguments.reduction.op), arguments))
     }
 
     /// A barrier kernel of one block.

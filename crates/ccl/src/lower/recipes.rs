@@ -6,7 +6,7 @@ use anabranch_hip_jit::Kernel;
 use crate::device::args::{EngineReduceArgs, GatherManyArgs, MoveArgs, ReduceArgs};
 use crate::device::kernels;
 use crate::device::uneven::{UnevenArgs, UnevenReduceArgs};
-use crate::types::{Algorithm, Collective, ReduceOp, Shape};
+use crate::types::{Algorithm, Collective, Shape};
 
 /// A requirement. The error is the reason why a call does not meet it.
 type Need = fn(&Shape) -> Result<(), &'static str>;
@@ -38,31 +38,13 @@ pub(crate) enum Kernels {
         /// For several tensors at once.
         many: Option<Kernel<GatherManyArgs>>,
     },
-    Reduces(ForOps),
+    Reduces(Kernel<ReduceArgs>),
     /// For a reduce_scatter: the kernels for equal and for different counts.
-    Scatters(ForOps, Kernel<UnevenReduceArgs>),
+    Scatters(Kernel<ReduceArgs>, Kernel<UnevenReduceArgs>),
     /// Copy engines move the bytes; nothing is reduced.
     Copies,
     /// Copy engines move the bytes, and this kernel reduces.
     CopiesAndSums(Kernel<EngineReduceArgs>),
-}
-
-/// The kernel for any operator, and the one for plain sums.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ForOps {
-    any: Kernel<ReduceArgs>,
-    sum: Kernel<ReduceArgs>,
-}
-
-impl ForOps {
-    /// One kernel for all operators.
-    const fn one(kernel: Kernel<ReduceArgs>) -> Self {
-        Self { any: kernel, sum: kernel }
-    }
-
-    pub(crate) fn of(self, op: u32) -> Kernel<ReduceArgs> {
-        if op == ReduceOp::Sum.torch_value() { self.sum } else { self.any }
-    }
 }
 
 /// Threads per block of a launch, and the bytes from which its number of blocks follows.
@@ -93,10 +75,6 @@ const ONLY_MOVES: &str = "it moves bytes and reduces nothing";
 const ONLY_REDUCES: &str = "it is for reductions";
 const OF_ENGINES: &str = "it is for all_reduce, reduce_scatter and collectives that only move bytes";
 
-const ONE_SHOT: ForOps = ForOps { any: kernels::ONE_SHOT, sum: kernels::ONE_SHOT_SUM };
-const TWO_SHOT: ForOps = ForOps { any: kernels::TWO_SHOT, sum: kernels::TWO_SHOT_SUM };
-const SCATTER_PACKETS: ForOps = ForOps { any: kernels::SCATTER_PACKETS, sum: kernels::SCATTER_PACKETS_SUM };
-
 /// The fields that most rows share.
 const PACKETS: Recipe = Recipe {
     algorithm: Algorithm::Packets,
@@ -123,10 +101,10 @@ pub(crate) static RECIPES: &[Recipe] = &[
         kernels: Kernels::Moves { even: kernels::BARRIER, uneven: None, many: None },
         ..PACKETS
     },
-    Recipe { collectives: REDUCES, kernels: Kernels::Reduces(ONE_SHOT), ..PACKETS },
+    Recipe { collectives: REDUCES, kernels: Kernels::Reduces(kernels::ONE_SHOT), ..PACKETS },
     Recipe {
         collectives: &[Collective::ReduceScatter],
-        kernels: Kernels::Scatters(SCATTER_PACKETS, kernels::UNEVEN_SCATTER_PACKETS),
+        kernels: Kernels::Scatters(kernels::SCATTER_PACKETS, kernels::UNEVEN_SCATTER_PACKETS),
         ..PACKETS
     },
     Recipe {
@@ -134,7 +112,7 @@ pub(crate) static RECIPES: &[Recipe] = &[
         collectives: REDUCES,
         is_for: "it is for all_reduce and reduce",
         size: LaunchSize::SharedPackets,
-        kernels: Kernels::Reduces(TWO_SHOT),
+        kernels: Kernels::Reduces(kernels::TWO_SHOT),
         ..PACKETS
     },
     Recipe {
@@ -167,7 +145,7 @@ pub(crate) static RECIPES: &[Recipe] = &[
         is_for: ONLY_REDUCES,
         needs: Some(|shape| input_is_reached(shape).and_then(|()| output_is_reached(shape))),
         size: LaunchSize::Bulk,
-        kernels: Kernels::Reduces(ForOps::one(kernels::PULL)),
+        kernels: Kernels::Reduces(kernels::PULL),
         reads_inputs: true,
         writes_outputs: true,
     },
@@ -178,7 +156,7 @@ pub(crate) static RECIPES: &[Recipe] = &[
         needs: Some(input_is_reached),
         size: LaunchSize::Bulk,
         // A member reads its own part alone, by which `own_start` names it: one kernel for all counts.
-        kernels: Kernels::Reduces(ForOps::one(kernels::PULL)),
+        kernels: Kernels::Reduces(kernels::PULL),
         reads_inputs: true,
         ..PACKETS
     },
@@ -187,7 +165,7 @@ pub(crate) static RECIPES: &[Recipe] = &[
         collectives: REDUCES,
         is_for: ONLY_REDUCES,
         size: LaunchSize::Bulk,
-        kernels: Kernels::Reduces(ForOps::one(kernels::PUSH)),
+        kernels: Kernels::Reduces(kernels::PUSH),
         writes_outputs: true,
         ..PACKETS
     },
@@ -196,7 +174,7 @@ pub(crate) static RECIPES: &[Recipe] = &[
         collectives: &[Collective::ReduceScatter],
         is_for: ONLY_REDUCES,
         size: LaunchSize::Bulk,
-        kernels: Kernels::Scatters(ForOps::one(kernels::PUSH), kernels::UNEVEN_PUSH),
+        kernels: Kernels::Scatters(kernels::PUSH, kernels::UNEVEN_PUSH),
         ..PACKETS
     },
     Recipe {

@@ -42,9 +42,6 @@ ANABRANCH_DEVICE WaitContext wait_context(const Grid& grid, WaitControl* control
     return WaitContext{control, grid.clock_ns(), epoch, group, operation, rank};
 }
 
-// Nanoseconds since the kernel's start.
-ANABRANCH_DEVICE u64 waited_ns(const Grid& grid, const WaitContext& wait) { return grid.clock_ns() - wait.start_ns; }
-
 // Writes the first fault of the world and poisons it. Later faults are consequences and only poison.
 ANABRANCH_DEVICE void report_fault(const Grid& grid, const WaitContext& wait, u32 phase, u32 peer, u64 expected,
                                    u64 seen, u64 waited_ns) {
@@ -83,7 +80,7 @@ ANABRANCH_DEVICE WaitStatus wait_for(const Grid& grid, const WaitContext& wait, 
         if (look()) return WAIT_OK;
         if (spins % SPINS_PER_CHECK == 0) {
             if (is_poisoned(grid, wait.control)) return WAIT_FAULT;
-            u64 waited = waited_ns(grid, wait);
+            u64 waited = grid.clock_ns() - wait.start_ns;
             if (waited > flag_load(grid, &wait.control->budget_ns)) {
                 Missing who = missing();
                 report_fault(grid, wait, phase, who.peer, who.expected, who.seen, waited);

@@ -108,7 +108,7 @@ ANABRANCH_DEVICE Status wait_any(const Grid& grid, const Context& context, Symme
                 // One lane looks and decides; the others follow.
                 bool over = false;
                 if (grid.lane() == 0) {
-                    u64 waited = waited_ns(grid, context.wait);
+                    u64 waited = grid.clock_ns() - context.wait.start_ns;
                     over = is_poisoned(grid, context.wait.control);
                     if (!over && (count == 0 || waited > flag_load(grid, &context.wait.control->budget_ns))) {
                         report_fault(grid, context.wait, PHASE_WAIT_ANY, signaller(0).value, value, seen, waited);

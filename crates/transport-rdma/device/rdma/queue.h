@@ -45,7 +45,7 @@ ANABRANCH_DEVICE u64 look(const Grid& grid, const WaitContext& wait, const RdmaQ
         if (found == completed) completed = progress.completed;
     }
     if (progress.failed && !is_poisoned(grid, wait.control)) {
-        u64 waited = waited_ns(grid, wait);
+        u64 waited = grid.clock_ns() - wait.start_ns;
         report_fault(grid, wait, PHASE_NIC_ERROR, queue.peer, progress.position, progress.syndrome, waited);
     }
     return completed;

@@ -305,11 +305,8 @@ const MOVES: &[&str] = &[
 ];
 const PACKETS: &[&str] = &[
     kernels::ONE_SHOT.entry(),
-    kernels::ONE_SHOT_SUM.entry(),
     kernels::TWO_SHOT.entry(),
-    kernels::TWO_SHOT_SUM.entry(),
     kernels::SCATTER_PACKETS.entry(),
-    kernels::SCATTER_PACKETS_SUM.entry(),
     kernels::UNEVEN_SCATTER_PACKETS.entry(),
 ];
 const BULK: &[&str] = &[kernels::PULL.entry(), kernels::PUSH.entry(), kernels::UNEVEN_PUSH.entry()];

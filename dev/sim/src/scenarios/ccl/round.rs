@@ -26,9 +26,6 @@ pub(super) enum Form {
     /// All-reduce or reduce, of buffers that peers reach or not.
     Reduce(Algorithm, bool),
     Scatter(Algorithm),
-    /// As `Reduce` and `Scatter`, by the kernels for plain sums alone.
-    Sum(Algorithm),
-    ScatterSum(Algorithm),
     /// With a count for each member.
     ScatterUneven(Algorithm),
 }
@@ -53,8 +50,6 @@ impl Form {
             | Self::Uneven(algorithm)
             | Self::Reduce(algorithm, _)
             | Self::Scatter(algorithm)
-            | Self::Sum(algorithm)
-            | Self::ScatterSum(algorithm)
             | Self::ScatterUneven(algorithm) => algorithm,
         }
     }
@@ -73,8 +68,8 @@ impl Form {
             Self::Uneven(Algorithm::Packets | Algorithm::CopyEngine) => &[Collective::AllGather],
             Self::Uneven(_) => &[Collective::AllToAll, Collective::AllGather],
             Self::Reduce(Algorithm::CopyEngine, _) => &[Collective::AllReduce],
-            Self::Reduce(..) | Self::Sum(_) => &[Collective::AllReduce, Collective::Reduce],
-            Self::Scatter(_) | Self::ScatterSum(_) | Self::ScatterUneven(_) => &[Collective::ReduceScatter],
+            Self::Reduce(..) => &[Collective::AllReduce, Collective::Reduce],
+            Self::Scatter(_) | Self::ScatterUneven(_) => &[Collective::ReduceScatter],
         }
     }
 
@@ -105,9 +100,6 @@ const PACKETS: &[Form] = &[
     Form::Reduce(Algorithm::TwoShotPackets, true),
     Form::Scatter(Algorithm::Packets),
     Form::ScatterUneven(Algorithm::Packets),
-    Form::Sum(Algorithm::Packets),
-    Form::Sum(Algorithm::TwoShotPackets),
-    Form::ScatterSum(Algorithm::Packets),
 ];
 const BULK: &[Form] = &[
     Form::Reduce(Algorithm::Pull, true),
@@ -135,8 +127,7 @@ const ENGINE: &[Form] = &[
 ];
 const ALL: &[Form] = &[
     MOVE[0], MOVE[1], MOVE[2], MOVE[3], MOVE[4], MOVE[5], MOVE[6], PACKETS[0], PACKETS[1], PACKETS[2],
-    PACKETS[3], PACKETS[4], PACKETS[5], PACKETS[6], BULK[0], BULK[1], BULK[2], BULK[3], BULK[4], BULK[5],
-    HOPS[0],
+    PACKETS[3], BULK[0], BULK[1], BULK[2], BULK[3], BULK[4], BULK[5], HOPS[0],
 ];
 
 /// One call of all members.
@@ -228,9 +219,7 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
         // What bytes are is nothing to those who move them; how they are aligned is.
         Form::Move(_) | Form::Uneven(_) => &[DataType::U8, DataType::F16, DataType::F32, DataType::F64],
         Form::Barrier => &[DataType::U8],
-        Form::Reduce(..) | Form::Scatter(_) | Form::Sum(_) | Form::ScatterSum(_) | Form::ScatterUneven(_) => {
-            &[DataType::F32]
-        }
+        Form::Reduce(..) | Form::Scatter(_) | Form::ScatterUneven(_) => &[DataType::F32],
     };
     let data_type = draw.one_of(types);
     let size = u64::from(data_type.bytes());
@@ -240,7 +229,6 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
             Algorithm::TwoShotPackets | Algorithm::Pull | Algorithm::Push | Algorithm::CopyEngine,
             _,
         )
-        | Form::Sum(Algorithm::TwoShotPackets)
         | Form::Move(Algorithm::TwoHop) => u64::from(case.ranks),
         _ => 1,
     };
@@ -253,12 +241,7 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
         _ => draw.below(most + 1),
     };
     let mut call = Call {
-        op: draw.one_of(match form {
-            Form::Sum(_) | Form::ScatterSum(_) => &[ReduceOp::Sum],
-            Form::Reduce(Algorithm::Packets | Algorithm::TwoShotPackets, _)
-            | Form::Scatter(Algorithm::Packets) => &[ReduceOp::Avg, ReduceOp::Max],
-            _ => &[ReduceOp::Sum, ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max],
-        }),
+        op: draw.one_of(&[ReduceOp::Sum, ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max]),
         root: GroupRank::new(draw.below(u64::from(case.ranks)) as u32),
         location: draw.one_of(form.locations()),
         in_place: draw.below(2) == 0,
