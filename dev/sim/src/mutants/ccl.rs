@@ -28,7 +28,11 @@ pub(super) const FILES: &[File] = &[
                 Mutants(&["MEET_FLAG_FIRST", "CHANNEL_MEETS_NOT_KEPT", "MEET_LOOSE", "VALUE_ONE_PLACE"]),
             ),
             ("exchange_flags", "wait_until", Mutants(&["NO_WAIT", "MEET_LOOSE", "MEETS_EQUAL"])),
-            ("exchange_flags", "acquire_after_wait", Mutants(&["MEET_NO_ACQUIRE", "ACQUIRE_AT_DEVICE_SCOPE"])),
+            (
+                "exchange_flags",
+                "acquire_after_wait",
+                Mutants(&["MEET_NO_ACQUIRE", "ACQUIRE_AT_DEVICE_SCOPE"]),
+            ),
             ("exchange_flags", "block_barrier", Mutants(&["MEET_NO_BARRIER_AFTER"])),
             ("exchange_flags", "channel_look", FAULT),
             (
