@@ -27,7 +27,7 @@ ANABRANCH_DEVICE void block_release_system(const Grid& grid) {
 // Argument. NVIDIA: a kernel begins when the work before it on its stream has ended, and that work's accesses to this device's memory
 // are in its L2 cache then, through which peers access that memory too. So a peer that has seen a flag of the kernel finds the stores,
 // and no load of earlier work finds what the peer stores. PTX states the order only with a fence in the thread that stores the flag;
-// NCCL and flashinfer also leave that fence out here. It took 1.2 us at the start of a kernel on H200.
+// NCCL's symmetric kernels arrive relaxed here too (`ncclSymkRun_AllReduce_RSxLD_AGxST`, 2.28). It took 1.2 us at the start of a kernel on H200.
 // AMD: a kernel may end without a release at system scope if HIP knows of no reader outside the device, so every wave releases, as
 // after stores of its own.
 ANABRANCH_DEVICE void offer_earlier_work(const Grid& grid) {
