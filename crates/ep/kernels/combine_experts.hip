@@ -7,7 +7,8 @@
 // Why the window is not overwritten while it is read: this kernel writes it after the dispatch of its epoch, as experts do for `combine.hip`.
 // If that dispatch ended with a fault its counts are zero, and nothing is written; a poisoned world ends this kernel at its begin.
 //
-// Why `combine_arrived` is not reused too early: it is zero between kernels of the slot, as in `combine_push.hip`.
+// Why `combine_arrived` is not reused too early: the last block resets it, and slot order keeps the next kernel of the slot behind this one.
+// In a poisoned world blocks may not arrive and the word stays above zero; no kernel of that world counts again.
 #include "anabranch/prelude.h"
 #include "ep/combine_flags.h"
 #include "ep/combine_rows.h"

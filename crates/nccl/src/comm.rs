@@ -154,6 +154,13 @@ impl Comm {
         Ok(comm)
     }
 
+    /// Ends the waits for an initialisation that will not run.
+    pub(crate) fn give_up(&self) {
+        let text = "the communicator was not initialised: its group failed before, or was not run";
+        // An outcome that is there stays.
+        let _ = self.joined.set(Err(Failure::usage(text).on(self.rank, self.size)));
+    }
+
     pub(crate) fn handle(&self) -> Handle {
         self.handle as Handle
     }

@@ -2,11 +2,14 @@
 
 use std::cell::RefCell;
 
+use crate::comm::Comm;
 use crate::error::{Failure, of_panic};
 use crate::operation::{self, Operation};
 
 /// Something that waits for other ranks on the host: an initialisation, a split, the registration of a window.
 pub(crate) struct Job {
+    /// The communicator's number. Jobs of one communicator run in the order of their calls, which is that of all ranks.
+    comm: usize,
     run: Box<dyn FnOnce() -> Result<(), Failure> + Send>,
     /// Goes on after the call has returned.
     is_nonblocking: bool,
@@ -27,10 +30,11 @@ thread_local! {
 
 impl Job {
     pub(crate) fn new(
+        comm: &Comm,
         is_nonblocking: bool,
         run: impl FnOnce() -> Result<(), Failure> + Send + 'static,
     ) -> Self {
-        Self { run: Box::new(run), is_nonblocking }
+        Self { comm: comm.handle() as usize, run: Box::new(run), is_nonblocking }
     }
 }
 
@@ -97,7 +101,7 @@ pub(crate) fn discard() {
     GROUP.with_borrow_mut(std::mem::take);
 }
 
-/// Runs jobs beside each other: each waits for others, which may be jobs of the same group.
+/// Runs the jobs of different communicators beside each other: each waits for other ranks, whose jobs may be in the same group.
 ///
 /// # Errors
 /// The first failure. [`crate::abi::IN_PROGRESS`] where a job goes on.
@@ -106,9 +110,17 @@ pub(crate) fn run_jobs(mut jobs: Vec<Job>) -> Result<(), Failure> {
         return jobs.pop().map_or(Ok(()), |job| (job.run)());
     }
     let is_nonblocking = jobs.iter().any(|job| job.is_nonblocking);
-    let mut threads = Vec::new();
+    let mut lists: Vec<(usize, Vec<Job>)> = Vec::new();
     for job in jobs {
-        let spawned = std::thread::Builder::new().name("anabranch nccl".to_owned()).spawn(job.run);
+        match lists.iter_mut().find(|(comm, _)| *comm == job.comm) {
+            Some((_, list)) => list.push(job),
+            None => lists.push((job.comm, vec![job])),
+        }
+    }
+    let mut threads = Vec::new();
+    for (_, list) in lists {
+        let run = move || list.into_iter().try_for_each(|job| (job.run)());
+        let spawned = std::thread::Builder::new().name("anabranch nccl".to_owned()).spawn(run);
         threads.push(
             spawned.map_err(|error| {
                 Failure::new(crate::abi::SYSTEM, format!("no thread for a rank: {error}"))

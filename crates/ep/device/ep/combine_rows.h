@@ -52,6 +52,9 @@ static ANABRANCH_DEVICE Rows rows_of(const Grid& grid, const Args& args, u32 tok
     return rows;
 }
 
+// Whether the first rows of a token are held in registers. Masks follow from the wait.
+static constexpr bool LOADS_EARLY = !MASKS && ANABRANCH_HOLDS_ROWS != 0;
+
 // One wave sums units [begin, end) of one token, whose first rows are `start`. Rows are loaded a few at a time, added in ascending rank
 // order.
 template <class Element, class Args>
@@ -65,7 +68,7 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const Args& args, u32 t
         for (u32 u = 0; u < UNROLL; ++u) sum[u] = Wide<Element>::zero();
         for (u32 n = 0; n < args.fan_out; n += ROWS) {
             Vec16 unit[ROWS][UNROLL];
-            Rows rows = n == 0 ? start : rows_of(grid, args, token, n);
+            Rows rows = LOADS_EARLY && n == 0 ? start : rows_of(grid, args, token, n);
             ANABRANCH_UNROLL
             for (u32 i = 0; i < ROWS; ++i) {
                 ANABRANCH_UNROLL
@@ -91,12 +94,12 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const Args& args, u32 t
     }
 }
 
-// The first rows of the first token of this wave. An earlier kernel has written what they follow from, so that they are loaded
-// before the wait for the ranks, but for masks, which follow from the wait.
+// The first rows of the first token of this wave. An earlier kernel has written what they follow from, so that they can be loaded
+// before the wait for the ranks.
 template <class Args>
 static ANABRANCH_DEVICE Rows early_rows(const Grid& grid, const Args& args, u32 tokens) {
     u32 token = quotient_of(grid.grid_wave(), args.segments);
-    if (MASKS || token >= tokens) return Rows{};
+    if (!LOADS_EARLY || token >= tokens) return Rows{};
     return rows_of(grid, args, token, 0);
 }
 
@@ -110,7 +113,8 @@ static ANABRANCH_DEVICE void sum_tokens(const Grid& grid, const Args& args, u32 
         u32 segment = static_cast<u32>(item - static_cast<u64>(token) * args.segments);
         u32 from = quotient_of(static_cast<u64>(units) * segment, args.segments);
         u32 to = quotient_of(static_cast<u64>(units) * (segment + 1), args.segments);
-        Rows start = !MASKS && item == grid.grid_wave() ? early : rows_of(grid, args, token, 0);
+        Rows start = early;
+        if (LOADS_EARLY && item != grid.grid_wave()) start = rows_of(grid, args, token, 0);
         sum_units<Element>(grid, args, token, start, from, to);
     }
 }

@@ -89,13 +89,13 @@ impl LocalExpertCounter {
         dispatched: &Dispatched,
         output: DeviceSlice,
     ) -> Result<()> {
-        let _launching = self.world.launching(stream)?;
         self.check(dispatched)?;
         let experts = self.local_experts;
         output.check("the local expert counts", experts as usize * 4, 4, || {
             format!("[{experts} local experts] u32")
         })?;
         self.last.launch(stream, || {
+            let _launching = self.world.launching(stream)?;
             self.count(stream, dispatched)?;
             if experts == 0 {
                 return Ok(());
@@ -209,6 +209,7 @@ pub(super) struct LastUse(Mutex<Option<Arc<Event>>>);
 
 impl LastUse {
     /// Launches after the last launch, also from another thread on another stream. The caller orders replays of captured launches.
+    /// `work` takes the world's launch guard, never the caller before: all launches of a layout then take both locks in one order.
     pub(super) fn launch<T>(&self, stream: &Stream, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if stream.is_capturing()? {
             return work();

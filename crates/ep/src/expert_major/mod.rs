@@ -101,7 +101,6 @@ impl ExpertMajor {
     /// # Errors
     /// Before anything is launched: [`Error::ForeignHandle`], or an earlier fault of the world.
     pub fn expand(&mut self, stream: &Stream, dispatched: &Dispatched) -> Result<()> {
-        let _launching = self.counter.world().launching(stream)?;
         self.counter.check(dispatched)?;
         let args = self.expand_args(dispatched.slot.get());
         // Fits 32 bits: it was compared with the device's local memory.
@@ -109,6 +108,7 @@ impl ExpertMajor {
         // If the launch fails, the contents of the buffers are unknown.
         self.holds = None;
         self.counter.last().launch(stream, || {
+            let _launching = self.counter.world().launching(stream)?;
             // SAFETY: the windows belong to the slot that the handle holds; the buffers hold what
             // the plan sizes and belong to `self`, whose drop waits for the last launch.
             unsafe { self.expand.launch(shape, stream, &args)? };
@@ -224,9 +224,9 @@ impl ExpertMajor {
         experts: DeviceSlice,
         output: DeviceAddress,
     ) -> Result<()> {
-        let _launching = self.counter.world().launching(stream)?;
         let args = self.contract_args("contract", dispatched, experts, output)?;
         self.counter.last().launch(stream, || {
+            let _launching = self.counter.world().launching(stream)?;
             // SAFETY: the windows belong to the slot that the handle holds, the map to `self`, whose drop waits for its last
             // launch. The sizes of the experts' output and of an `output` outside the windows were checked.
             unsafe { self.contract.launch(self.shape(0), stream, &args)? };

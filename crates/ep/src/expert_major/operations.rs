@@ -1,5 +1,7 @@
 //! Dispatch to the experts' rows and combine from them, each in one kernel where the plan has it.
 
+use std::cell::Cell;
+
 use anabranch_hip::Stream;
 
 use super::ExpertMajor;
@@ -27,12 +29,18 @@ impl ExpertMajor {
             self.expand(stream, &dispatched)?;
             return Ok(dispatched);
         };
-        self.holds = None;
+        // The buffers are written from the launch on; what fails before it leaves them to the dispatch that they hold.
+        let is_reached = Cell::new(false);
         let dispatched = self.counter.last().launch(stream, || {
-            ep.dispatch_to_experts(stream, tokens, kernels, |slot| self.expand_args(slot))
-        })?;
-        self.holds = Some(dispatched.slot.taken());
-        Ok(dispatched)
+            ep.dispatch_to_experts(stream, tokens, kernels, |slot| {
+                is_reached.set(true);
+                self.expand_args(slot)
+            })
+        });
+        if is_reached.get() {
+            self.holds = dispatched.as_ref().ok().map(|dispatched| dispatched.slot.taken());
+        }
+        dispatched
     }
 
     /// Contracts into the combine window and combines: [`Self::contract`], then [`ExpertParallel::combine`], with the same results. One kernel

@@ -11,6 +11,8 @@
 #define ANABRANCH_HAS_PER_WAVE_RELEASE 1
 #define ANABRANCH_POLL_ACQUIRES 0
 #define ANABRANCH_KERNELS_END_RELEASED 0
+// Kernels of 1024 threads have 128 vector registers: rows that are held across a wait spill.
+#define ANABRANCH_HOLDS_ROWS 0
 #define ANABRANCH_GLOBAL __attribute__((address_space(1)))
 #define ANABRANCH_LOCAL __attribute__((address_space(3)))
 

@@ -6,6 +6,8 @@
 #define ANABRANCH_POLL_ACQUIRES 1
 // A kernel's stores have arrived, at peers too, when it ends, and its loads are over (see publish.h).
 #define ANABRANCH_KERNELS_END_RELEASED 1
+// Rows that are loaded before a wait stay in registers.
+#define ANABRANCH_HOLDS_ROWS 1
 
 extern __shared__ __align__(128) u8 anabranch_local_memory[];
 
