@@ -2,8 +2,7 @@
 //!
 //! A block that waits holds its place until the peer has come. Kernels whose blocks all wait must therefore fit on the
 //! device together, or one that is waited for may never start. Each kernel in flight takes the share
-//! `blocks / resident blocks of that kernel`; the shares may not exceed the whole. A grid that would take the last of the device takes
-//! half of what is left instead, so that those that come later (communicators of other groups, barriers of teams) find room.
+//! `blocks / resident blocks of that kernel`; the shares may not exceed the whole.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -54,9 +53,9 @@ impl World {
         self.inner.residency.take(blocks, resident)
     }
 
-    /// Takes a share of the device for `kernels` equal kernels in flight at once, whose blocks wait for peers: each gets `blocks`
-    /// ([`ResidencyPermit::blocks`]), or, where that would leave less than 1/64 of the device, its part of half of what is left, but
-    /// at least one. `resident` blocks of the kernel fit on the device. Hold the permit while launches may be in flight.
+    /// Takes a share of the device for `kernels` equal kernels in flight at once, whose blocks wait for peers: each gets the most
+    /// blocks that still fit, up to `blocks` ([`ResidencyPermit::blocks`]). `resident` blocks of the kernel fit on the device.
+    /// Hold the permit while launches may be in flight.
     ///
     /// # Errors
     /// [`Error::Residency`] when not even one block of each fits.
@@ -82,7 +81,7 @@ impl Residency {
         }
     }
 
-    /// `blocks` for each of `kernels` kernels, or their part of half of what is left.
+    /// The most blocks, up to `blocks`, that `kernels` kernels can have each.
     pub(crate) fn take_up_to(
         self: &Arc<Self>,
         kernels: u32,
@@ -92,9 +91,7 @@ impl Residency {
         let (kernels, resident) = (kernels.max(1), resident.max(1));
         let fitting = |taken: u32| {
             let left = u64::from(WHOLE.saturating_sub(taken)) * u64::from(resident) / u64::from(WHOLE);
-            let (each, wanted) = (left / u64::from(kernels), u64::from(blocks));
-            let leaves_room = wanted.saturating_mul(u64::from(kernels)) + u64::from(resident) / 64 <= left;
-            if leaves_room { blocks } else { wanted.min((each / 2).max(each.min(1))) as u32 }
+            u64::from(blocks).min(left / u64::from(kernels)) as u32
         };
         let taken = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
             let each = fitting(taken);
@@ -156,31 +153,18 @@ mod tests {
     }
 
     #[test]
-    fn grids_take_what_they_want_or_half_of_what_is_left_and_at_least_one_block() {
+    fn grids_shrink_to_what_is_left_but_not_to_nothing() {
         let residency = Arc::new(Residency::default());
         let first = residency.take_up_to(2, 4, 16).unwrap();
         assert_eq!(first.blocks(), 4);
         let _barrier = residency.take(1, 64).unwrap();
-        // 7 of 16 are left: 3 for each of two, of which half.
+        // 7 of 16 are left for two.
         let second = residency.take_up_to(2, 4, 16).unwrap();
-        assert_eq!(second.blocks(), 1);
-        let third = residency.take_up_to(2, 1, 16).unwrap();
-        assert_eq!(third.blocks(), 1);
-        let error = residency.take_up_to(4, 3, 16).unwrap_err();
-        assert!(matches!(error, Error::Residency { asked: 4, resident: 16, in_use_percent: 76 }), "{error}");
-        drop((first, second, third));
-        assert_eq!(residency.take_up_to(1, u32::MAX, 16).unwrap().blocks(), 7);
+        assert_eq!(second.blocks(), 3);
+        let error = residency.take_up_to(2, 4, 16).unwrap_err();
+        assert!(matches!(error, Error::Residency { asked: 2, resident: 16, in_use_percent: 89 }), "{error}");
+        drop((first, second));
+        assert_eq!(residency.take_up_to(1, u32::MAX, 16).unwrap().blocks(), 15);
         assert_eq!(residency.take_up_to(3, 5, 333).unwrap().blocks(), 5);
-    }
-
-    #[test]
-    fn a_wide_grid_leaves_room_for_narrow_ones_and_barriers() {
-        let residency = Arc::new(Residency::default());
-        let permits: Vec<_> = (0..4).map(|_| residency.take_up_to(1, 128, 132).unwrap()).collect();
-        assert_eq!(permits.iter().map(ResidencyPermit::blocks).collect::<Vec<_>>(), [128, 1, 1, 1]);
-        drop(permits);
-        let all = residency.take_up_to(1, 132, 132).unwrap();
-        assert_eq!(all.blocks(), 66);
-        let _barrier = residency.take(1, 2112).unwrap();
     }
 }
