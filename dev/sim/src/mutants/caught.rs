@@ -245,8 +245,6 @@ pub const CAUGHT: &[Caught] = &[
     caught("COUNT_NO_BARRIER", &[COMPACT.by_values()]),
     caught("MASK_NOT_SET", &[MASK.by_values()]),
     caught("MASK_UNSETTLED", &[MASK.by_values(), MASK_STAGED.by_values()]),
-    caught("EXPERT_COUNT_UNCLEARED", &[EXPERTS.by_values()]),
-    caught("EXPERT_COUNT_UNSUMMED", &[EXPERTS.by_values()]),
     caught("EXPAND_UNCLEARED", &[EXPERTS.by_values()]),
     caught("EXPAND_UNCOUNTED", &[EXPERTS.by_values()]),
     caught("EXPAND_UNSUMMED", &[EXPERTS.by_values()]),
