@@ -24,20 +24,7 @@ import torch.distributed as dist
 from anabranch.compat.deep_ep import Buffer
 from deep_ep_program import MOST
 from deep_ep_reference import EXPERTS, destinations, inputs, same
-
-
-def captured(call):
-    """A CUDA graph of the call, which has run before on the capturing stream, and its result."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        call()
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        result = call()
-    return graph, result
+from torch_gpu_check import captured
 
 
 def graphs(rank, size):

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::world::JoinedRank;
 
 /// The sockets on which rank 0 waits for the others: of `bootstrap.interface`, else of all interfaces. Their
-/// [`unique_id`](TcpRoot::unique_id) is for the other ranks, and for nobody else: it holds the secret of the world.
+/// [`unique_id`](TcpRoot::unique_id) is secret: it admits its holder to the world. Give it to the other ranks only.
 ///
 /// # Errors
 /// [`crate::Error::Bootstrap`]: no such interface, no free port.

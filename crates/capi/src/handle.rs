@@ -98,7 +98,7 @@ pub(crate) fn peek<'a, T: Handle>(place: *mut *mut T) -> Result<&'a T> {
 /// Consumes the caller's handle and makes it NULL.
 pub(crate) fn take<T: Handle>(place: *mut *mut T) -> Result<T> {
     peek(place)?;
-    // SAFETY: `peek` checked both pointers; the handle is of `Out::give`, and nobody has it any more.
+    // SAFETY: `peek` checked both pointers; the handle is of `Out::give`, and the caller no longer has it.
     Ok(unsafe { *Box::from_raw(place.replace(std::ptr::null_mut())) })
 }
 

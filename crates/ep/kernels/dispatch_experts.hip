@@ -17,7 +17,7 @@
 // block alone (a flag that came at the end of the patience), some rows of experts, their sources and slots keep their content. The host has
 // cleared these tables, so every slot and every source in them is valid, and the world is poisoned, so no rank uses the sums. The last
 // block writes counts other than zero only after it has seen all flags, as `combine.hip` needs. `private_store` of one block and
-// `swap_system` of block 0 may then meet in `source_offsets`, which nobody uses after a fault.
+// `swap_system` of block 0 may then meet in `source_offsets`, which no kernel reads after a fault.
 #include "anabranch/prelude.h"
 #include "ep/dispatch_send.h"
 #include "ep/expand.h"

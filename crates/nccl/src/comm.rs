@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use anabranch::bootstrap::{Deadline, Heartbeat, TcpConfig, TcpRendezvous, TcpRoot, UniqueId};
+use anabranch::bootstrap::{Deadline, TcpRoot, UniqueId};
 use anabranch::ccl::{Communicator, ReduceOp};
-use anabranch::{GlobalRank, JoinedRank, RuntimeKind, World};
+use anabranch::{RuntimeKind, World};
 
 use crate::abi::{self, CommConfig, Handle};
 use crate::blocks::Blocks;
@@ -84,11 +84,7 @@ pub(crate) struct Comm {
 /// # Errors
 /// Wrong settings; a socket that cannot be opened.
 pub(crate) fn unique_id() -> Result<Id, Failure> {
-    let process = Process::get()?;
-    let root = match &process.config().bootstrap.interface {
-        Some(interface) => TcpRoot::bind_interface(interface),
-        None => TcpRoot::bind("[::]:0").or_else(|_| TcpRoot::bind("0.0.0.0:0")),
-    }?;
+    let root = anabranch::bind_root(Process::get()?.config())?;
     let id = root.unique_id()?.to_bytes();
     lock(&ROOTS).get_or_insert_default().insert(id, root);
     Ok(id)
@@ -186,28 +182,19 @@ impl Comm {
 
     fn meet(&self) -> Result<Joined, Failure> {
         let process = Process::get()?;
-        let settings = process.config();
         let id = UniqueId::from_bytes(&self.id)
             .map_err(|error| Failure::argument(format!("the id is not one of this library's: {error}")))?;
-        let deadline = Deadline::after(settings.deadline.rendezvous.duration());
-        let mut tcp = TcpConfig::with_unique_id(&id, GlobalRank::new(self.rank), self.size, deadline);
-        tcp.heartbeat = Heartbeat {
-            interval: settings.bootstrap.heartbeat.duration(),
-            limit: settings.bootstrap.silence.duration(),
-        };
-        let rendezvous = if self.rank == 0 {
+        let local = (process.local_rank(self.device)?, process.platform.ranks());
+        let root = if self.rank == 0 {
             let root = lock(&ROOTS).get_or_insert_default().remove(&self.id).ok_or_else(|| {
                 Failure::usage("rank 0 must be in the process that called ncclGetUniqueId, and an id serves one communicator")
             })?;
-            TcpRendezvous::join_with_root(tcp, root)?
+            Some(root)
         } else {
-            TcpRendezvous::join(tcp)?
+            None
         };
-        let rank = JoinedRank {
-            rendezvous: Arc::new(rendezvous),
-            local_rank: process.local_rank(self.device)?,
-            local_size: process.platform.ranks(),
-        };
+        let place = (self.rank, self.size);
+        let rank = anabranch::rendezvous_by_id(process.config(), &id, root, place, Some(local))?;
         let world = process.platform.join(&rank)?;
         let mut config = anabranch::ccl_config(world.settings())?;
         // 0: no setting.

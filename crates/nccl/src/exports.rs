@@ -92,7 +92,7 @@ impl Drop for Unjoined {
 fn join_job(comm: Arc<Comm>, place: Out<Handle>) -> Job {
     let is_nonblocking = comm.is_nonblocking();
     let unjoined = Unjoined(Arc::clone(&comm));
-    Job::new(&Arc::clone(&comm), is_nonblocking, move || {
+    Job::new(comm.handle(), is_nonblocking, move || {
         let _unjoined = unjoined;
         // The program asks for the state of a nonblocking communicator, and ends it itself.
         let keeps = comm.is_nonblocking();
@@ -268,7 +268,7 @@ export! {
         let (comm, place) = (comm::find(comm)?, Out::new(result, "newcomm")?);
         // SAFETY: the caller's contract.
         let config = if config.is_null() { None } else { Some(unsafe { Config::read(config) }?) };
-        group::submit_job(Job::new(&Arc::clone(&comm), false, move || {
+        group::submit_job(Job::new(comm.handle(), false, move || {
             place.put(std::ptr::null_mut());
             if let Some(part) = comm.split(color, key, config)? {
                 place.put(part.handle());
@@ -329,7 +329,7 @@ export! {
             return Err(Failure::argument(format!("buff is {buffer:p} of {size} bytes")));
         }
         let address = buffer as u64;
-        group::submit_job(Job::new(&Arc::clone(&comm), false, move || {
+        group::submit_job(Job::new(comm.handle(), false, move || {
             let is_symmetric = flags & abi::WINDOW_SYMMETRIC != 0;
             place.put(std::ptr::null_mut());
             // SAFETY: the caller's contract.

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use crate::comm::Comm;
+use crate::abi::Handle;
 use crate::error::{Failure, of_panic};
 use crate::operation::{self, Operation};
 
@@ -30,11 +30,11 @@ thread_local! {
 
 impl Job {
     pub(crate) fn new(
-        comm: &Comm,
+        comm: Handle,
         is_nonblocking: bool,
         run: impl FnOnce() -> Result<(), Failure> + Send + 'static,
     ) -> Self {
-        Self { comm: comm.handle() as usize, run: Box::new(run), is_nonblocking }
+        Self { comm: comm as usize, run: Box::new(run), is_nonblocking }
     }
 }
 

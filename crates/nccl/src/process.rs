@@ -35,7 +35,7 @@ pub(crate) fn start_log() {
         let environment = Environment::of_process();
         let filter = tracing_subscriber::EnvFilter::new(environment.get("ANABRANCH_LOG").unwrap_or("warn"));
         let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).finish();
-        // The library has a copy of `tracing` of its own, in which nobody else sets one.
+        // This library links its own copy of `tracing`, so that the program's subscriber is another one.
         let _ = tracing::subscriber::set_global_default(log);
     });
 }

@@ -86,7 +86,7 @@ ANABRANCH_DEVICE WaitStatus await_rank(const Grid& grid, const WaitContext& wait
     return status;
 }
 
-// The ranks that a block of a combine leaves out, in local memory after the fault word (the plan's `combine_local_bytes`).
+// The ranks that a block of a combine leaves out, in local memory after the fault word and the poison word (the plan's `combine_local_bytes`).
 struct LeftOut {
     static constexpr u32 BYTE = 16;
     static ANABRANCH_DEVICE bool has(const Grid& grid, u32 rank) {
