@@ -68,7 +68,7 @@ impl Jit {
         let work = Workspace::create(disk, &temporary, request.rendered.unit, &request.rendered)?;
         let (output, took) = self.run_compiler(request, tool, &work, true)?;
         let mut directory = cache.entry(request.target, request.rendered.unit, tool.key);
-        let manifest = manifest(request, tool, &output, took);
+        let manifest = manifest(request, tool, self.described(request), &output, took);
         if let Err(error) =
             work.publish(cache, &directory, &output.object, &manifest, self.inner.config.debug_info)
         {

@@ -1,6 +1,6 @@
 //! The pipeline: render, key, look up; what is missing is made in `compile.rs`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once};
@@ -9,10 +9,10 @@ use crate::cache::{Cache, Expected, read_entry};
 use crate::config::{CodeObject, CompileMode, JitConfig, JitStats, Origin};
 use crate::error::{CompileError, Error, Result};
 use crate::flight::{Role, SingleFlight};
-use crate::key::{CacheKey, KeyInputs};
+use crate::key::{CacheKey, KeyCompiler, KeyInputs};
 use crate::load::Modules;
 use crate::request::{Broken, Request, Tool, accept};
-use crate::source::KernelSpec;
+use crate::source::{KernelSpec, Rendered};
 use crate::sync::{Mutex, lock};
 use crate::target::{Target, TargetKind};
 use crate::toolchain::{CompilerIdentity, OptionChoices, ToolSearch, Toolchain, find_toolchain};
@@ -180,29 +180,32 @@ impl Jit {
             .render(target, config.source_dir.as_deref())?;
         let choices =
             OptionChoices { debug_info: config.debug_info, code_object_version: config.code_object_version };
-        let none = CompilerIdentity { kind: "none", version: String::new(), location: String::new() };
-        let toolchain = self.toolchain(target);
-        let (identity, options) = match &toolchain {
-            Ok(toolchain) => (toolchain.identity(), toolchain.options(target, choices)),
-            Err(_) => (&none, Vec::new()),
-        };
-        let key_inputs = KeyInputs {
-            rendered: &rendered,
+        let fields = self.key_inputs(&rendered, target).portable_fields();
+        let tool = self.toolchain(target).map(|toolchain| {
+            let options = toolchain.options(target, choices);
+            let key = fields.key(KeyCompiler { identity: toolchain.identity(), options: &options });
+            Tool { toolchain, options, key }
+        });
+        Ok(Request { rendered, target, portable_key: fields.portable_key(), tool })
+    }
+
+    fn key_inputs<'a>(&'a self, rendered: &'a Rendered, target: &'a Target) -> KeyInputs<'a> {
+        let config = &self.inner.config;
+        KeyInputs {
+            rendered,
             target,
-            options: &options,
             extra_options: &config.extra_options,
             debug_info: config.debug_info,
             code_object_version: config.code_object_version,
-            compiler: identity,
-        };
-        let mut inputs = key_inputs.describe();
-        if toolchain.is_err() {
-            inputs.remove("compiler");
-            inputs.remove("options");
         }
-        let (key, portable_key) = (key_inputs.key(), key_inputs.portable_key());
-        let tool = toolchain.clone().map(|toolchain| Tool { toolchain, options, key });
-        Ok(Request { rendered, target, portable_key, inputs, tool })
+    }
+
+    /// What a request's key is computed from, by name.
+    pub(crate) fn described(&self, request: &Request<'_>) -> BTreeMap<String, String> {
+        let tool = request.tool.as_ref().ok();
+        let compiler =
+            tool.map(|tool| KeyCompiler { identity: tool.toolchain.identity(), options: &tool.options });
+        self.key_inputs(&request.rendered, request.target).describe(compiler)
     }
 
     /// Prebuilt folders first, then the cache. Without a compiler the cache is searched like a prebuilt folder, so
@@ -275,9 +278,10 @@ impl Jit {
     }
 
     fn denied(&self, request: &Request<'_>) -> Error {
+        let inputs = self.described(request);
         let caches = self.inner.prebuilt.iter().chain([&self.inner.cache]);
         let nearest = caches
-            .filter_map(|cache| cache.nearest(request.rendered.unit, &request.inputs))
+            .filter_map(|cache| cache.nearest(request.rendered.unit, &inputs))
             .min_by_key(|nearest| nearest.differences.len())
             .map(Box::new);
         Error::Denied {

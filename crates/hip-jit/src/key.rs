@@ -14,7 +14,7 @@ use crate::target::Target;
 
 /// Version of the key, of the entry layout and of the kernel argument convention. An entry of another version
 /// is in another folder and is never read.
-pub(crate) const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 2;
 
 /// The name of a code object: what it was made from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,52 +49,58 @@ impl fmt::Debug for CacheKey {
     }
 }
 
-/// All that a key is computed from.
+/// What a key is computed from besides the compiler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyInputs<'a> {
     /// The rendered text, with its headers and parameters.
     pub rendered: &'a Rendered,
     /// The target with its features.
     pub target: &'a Target,
-    /// Options that the tool chain adds, in order.
-    pub options: &'a [String],
     /// Options that the user adds, in order.
     pub extra_options: &'a [String],
     /// Whether debug information is made.
     pub debug_info: bool,
     /// The AMD code-object version, when chosen.
     pub code_object_version: Option<u32>,
-    /// The compiler; its location is not in the key, so that caches can be shipped.
-    pub compiler: &'a CompilerIdentity,
 }
 
-impl KeyInputs<'_> {
+/// The compiler's part of a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyCompiler<'a> {
+    /// The compiler; its location is not in the key, so that caches can be shipped.
+    pub identity: &'a CompilerIdentity,
+    /// Options that the tool chain adds, in order.
+    pub options: &'a [String],
+}
+
+/// The portable fields, hashed: both keys of a request go on from here.
+pub(crate) struct PortableFields(Fields);
+
+impl PortableFields {
     /// The key of the object that this compiler makes.
-    pub(crate) fn key(&self) -> CacheKey {
-        let mut fields = self.portable_fields();
-        fields.list("options", self.options);
-        fields.text("compiler kind", self.compiler.kind);
-        fields.text("compiler version", &self.compiler.version);
+    pub(crate) fn key(&self, compiler: KeyCompiler<'_>) -> CacheKey {
+        let mut fields = self.0.clone();
+        fields.list("options", compiler.options);
+        fields.text("compiler kind", compiler.identity.kind);
+        fields.text("compiler version", &compiler.identity.version);
         fields.finish()
     }
 
     /// The key without the compiler and its own options: what an operator's prebuilt folder is searched by.
-    pub(crate) fn portable_key(&self) -> CacheKey {
-        let mut fields = self.portable_fields();
+    pub(crate) fn portable_key(self) -> CacheKey {
+        let mut fields = self.0;
         fields.text("portable", "");
         fields.finish()
     }
+}
 
-    fn portable_fields(&self) -> Fields {
+impl KeyInputs<'_> {
+    pub(crate) fn portable_fields(&self) -> PortableFields {
         let mut fields = Fields(Sha256::new());
         fields.number("schema", u64::from(SCHEMA));
         fields.text("unit", self.rendered.unit);
         fields.text("text", &self.rendered.text);
-        fields.number("headers", self.rendered.headers.len() as u64);
-        for (name, text) in &self.rendered.headers {
-            fields.text("header name", name);
-            fields.text("header text", text);
-        }
+        fields.bytes("headers", self.rendered.headers.digest());
         fields.list("entries", &self.rendered.entries);
         fields.number("parameters", self.rendered.parameters.len() as u64);
         for (name, value) in &self.rendered.parameters {
@@ -110,17 +116,17 @@ impl KeyInputs<'_> {
         fields.list("extra options", self.extra_options);
         fields.number("debug info", u64::from(self.debug_info));
         fields.number("code object version", self.code_object_version.map_or(0, u64::from));
-        fields
+        PortableFields(fields)
     }
 
     /// The inputs by name, long texts as their digests: what the manifest keeps, so that two entries can be
     /// compared.
-    pub(crate) fn describe(&self) -> BTreeMap<String, String> {
+    pub(crate) fn describe(&self, compiler: Option<KeyCompiler<'_>>) -> BTreeMap<String, String> {
         let mut inputs = BTreeMap::new();
         let mut put = |name: &str, value: String| inputs.insert(name.to_owned(), value);
         put("schema", SCHEMA.to_string());
         put("text", digest(self.rendered.text.as_bytes()));
-        for (name, text) in &self.rendered.headers {
+        for (name, text) in self.rendered.headers.iter() {
             put(&format!("header {name}"), digest(text.as_bytes()));
         }
         for (name, value) in &self.rendered.parameters {
@@ -128,11 +134,13 @@ impl KeyInputs<'_> {
         }
         put("target", self.target.to_string());
         put("wave size", self.target.wave_size().to_string());
-        put("options", self.options.join(" "));
         put("extra options", self.extra_options.join(" "));
         put("debug info", self.debug_info.to_string());
         put("code object version", self.code_object_version.map_or("default".to_owned(), |v| v.to_string()));
-        put("compiler", format!("{}: {}", self.compiler.kind, self.compiler.version));
+        if let Some(compiler) = compiler {
+            put("options", compiler.options.join(" "));
+            put("compiler", format!("{}: {}", compiler.identity.kind, compiler.identity.version));
+        }
         inputs
     }
 }
@@ -142,6 +150,17 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
     CacheKey(Sha256::digest(bytes).into()).to_string()
 }
 
+/// The digest of texts by name.
+pub(crate) fn digest_of_texts(texts: &BTreeMap<String, String>) -> [u8; 32] {
+    let mut fields = Fields(Sha256::new());
+    for (name, text) in texts {
+        fields.text("header name", name);
+        fields.text("header text", text);
+    }
+    fields.finish().0
+}
+
+#[derive(Clone)]
 struct Fields(Sha256);
 
 impl Fields {
@@ -174,7 +193,10 @@ impl Fields {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::source::Headers;
 
     #[derive(Clone)]
     struct Owned {
@@ -195,11 +217,7 @@ mod tests {
                     label: "scale".into(),
                     file: "scale.hip".into(),
                     text: "void scale();\n".into(),
-                    headers: [
-                        ("a.h".to_owned(), "int a;".to_owned()),
-                        ("b.h".to_owned(), "int b;".to_owned()),
-                    ]
-                    .into(),
+                    headers: headers(&[("a.h", "int a;"), ("b.h", "int b;")]),
                     entries: vec!["anabranch_scale".into()],
                     parameters: [("K".to_owned(), ParameterValue::Int(1))].into(),
                 },
@@ -220,13 +238,32 @@ mod tests {
             KeyInputs {
                 rendered: &self.rendered,
                 target: &self.target,
-                options: &self.options,
                 extra_options: &self.extra_options,
                 debug_info: self.debug_info,
                 code_object_version: self.code_object_version,
-                compiler: &self.compiler,
             }
         }
+
+        fn compiler(&self) -> KeyCompiler<'_> {
+            KeyCompiler { identity: &self.compiler, options: &self.options }
+        }
+
+        fn key(&self) -> CacheKey {
+            self.inputs().portable_fields().key(self.compiler())
+        }
+
+        fn portable_key(&self) -> CacheKey {
+            self.inputs().portable_fields().portable_key()
+        }
+
+        fn described(&self) -> BTreeMap<String, String> {
+            self.inputs().describe(Some(self.compiler()))
+        }
+    }
+
+    fn headers(texts: &[(&str, &str)]) -> Arc<Headers> {
+        let texts = texts.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+        Arc::new(Headers::new(texts.collect()))
     }
 
     #[test]
@@ -236,16 +273,10 @@ mod tests {
         let changes: &[Change] = &[
             ("text", true, |o| o.rendered.text.push(' ')),
             ("unit", true, |o| o.rendered.unit = "other"),
-            ("header text", true, |o| o.rendered.headers.get_mut("a.h").unwrap().push(' ')),
-            ("header name", true, |o| {
-                let text = o.rendered.headers.remove("a.h").unwrap();
-                o.rendered.headers.insert("aa.h".into(), text);
-            }),
-            ("header swap", true, |o| {
-                o.rendered.headers =
-                    [("a.h".to_owned(), "int b;".to_owned()), ("b.h".to_owned(), "int a;".to_owned())].into();
-            }),
-            ("header gone", true, |o| drop(o.rendered.headers.remove("b.h"))),
+            ("header text", true, |o| o.rendered.headers = headers(&[("a.h", "int a; "), ("b.h", "int b;")])),
+            ("header name", true, |o| o.rendered.headers = headers(&[("aa.h", "int a;"), ("b.h", "int b;")])),
+            ("header swap", true, |o| o.rendered.headers = headers(&[("a.h", "int b;"), ("b.h", "int a;")])),
+            ("header gone", true, |o| o.rendered.headers = headers(&[("a.h", "int a;")])),
             ("entries", true, |o| o.rendered.entries.push("second".into())),
             ("parameter value", true, |o| {
                 drop(o.rendered.parameters.insert("K".into(), ParameterValue::Int(2)));
@@ -274,17 +305,17 @@ mod tests {
             ("compiler version, second line", false, |o| o.compiler.version = "clang 22.1.8\ny".into()),
         ];
         let base = Owned::example();
-        let mut seen = vec![("base", base.inputs().key())];
+        let mut seen = vec![("base", base.key())];
         for (name, portable, change) in changes {
             let mut changed = base.clone();
             change(&mut changed);
-            let key = changed.inputs().key();
+            let key = changed.key();
             if let Some((other, _)) = seen.iter().find(|(_, seen)| *seen == key) {
                 panic!("{name} has the key of {other}");
             }
             seen.push((name, key));
-            assert_eq!(changed.inputs().portable_key() != base.inputs().portable_key(), *portable, "{name}");
-            let differs = changed.inputs().describe() != base.inputs().describe();
+            assert_eq!(changed.portable_key() != base.portable_key(), *portable, "{name}");
+            let differs = changed.described() != base.described();
             let named_elsewhere = ["unit", "entries", "parameter type"].contains(name);
             assert!(differs || named_elsewhere, "{name} is not described");
         }
@@ -296,7 +327,7 @@ mod tests {
         narrow.target = "host:wave1".parse().unwrap();
         let mut wide = narrow.clone();
         wide.target = "host:wave64".parse().unwrap();
-        assert_ne!(narrow.inputs().key(), wide.inputs().key());
+        assert_ne!(narrow.key(), wide.key());
     }
 
     #[test]
@@ -305,7 +336,7 @@ mod tests {
         let mut moved = base.clone();
         moved.compiler.location = "/somewhere/else".into();
         moved.rendered.label = "another label".into();
-        assert_eq!(base.inputs().key(), moved.inputs().key());
+        assert_eq!(base.key(), moved.key());
     }
 
     #[test]
@@ -316,15 +347,14 @@ mod tests {
         let mut third = first.clone();
         third.target = "host".parse().unwrap();
         third.rendered.parameters.clear();
-        let keys: Vec<_> =
-            [first, second, third].iter().map(|owned| owned.inputs().key().to_string()).collect();
+        let keys: Vec<_> = [first, second, third].iter().map(|owned| owned.key().to_string()).collect();
         assert_eq!(keys, GOLDEN);
     }
 
     // A change here makes every shipped cache useless: raise SCHEMA with it.
     const GOLDEN: [&str; 3] = [
-        "b70a95b23918ed75469c3d8cf169845949ea608dda3b20542fcb76ab57595760",
-        "b8a03aaff06a685ba4e5032f93d35062ab86f8121c5f9ec88dc03130fb3d6f44",
-        "44948e883497edd484ea42667c987348abccba274fa8febf4089acb3bc5f782b",
+        "00b72d5b89e75131231e9c3f8952ec5c0afb8484cffe6ceb97d516db02776690",
+        "4c63e9e82b3d410a789b2f4444760690a8d6bde2fbbd3dbcb219008a06206ccd",
+        "c4f5037ce66ccb205f4cf4464646d87277de8516237c906fc25388c08d096b0f",
     ];
 }

@@ -62,7 +62,7 @@ pub use key::CacheKey;
 pub use layout::{DeviceField, DevicePointer, DeviceStruct};
 pub use load::{LOCAL_RESERVED_BYTES, LoadedUnit, refuse_capture};
 pub use prelude::PRELUDE;
-pub use source::{Header, KernelSpec, KernelUnit, ParameterValue, Rendered};
+pub use source::{Header, Headers, KernelSpec, KernelUnit, ParameterValue, Rendered};
 pub use target::{Target, TargetError, TargetKind};
 pub use toolchain::{CompilerIdentity, CompilerSetting, Diagnostic, Looked, Severity, ToolSearch};
 

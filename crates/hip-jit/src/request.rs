@@ -19,7 +19,6 @@ pub(crate) struct Request<'a> {
     pub(crate) rendered: Rendered,
     pub(crate) target: &'a Target,
     pub(crate) portable_key: CacheKey,
-    pub(crate) inputs: BTreeMap<String, String>,
     /// The compiler and the key that comes with it, or why there is none.
     pub(crate) tool: Result<Tool>,
 }
@@ -96,6 +95,7 @@ pub(crate) fn object(
 pub(crate) fn manifest(
     request: &Request<'_>,
     tool: &Tool,
+    inputs: BTreeMap<String, String>,
     output: &CompileOutput,
     took: Duration,
 ) -> Manifest {
@@ -107,7 +107,7 @@ pub(crate) fn manifest(
         label: request.rendered.label.clone(),
         target: request.target.to_string(),
         entries: request.rendered.entries.clone(),
-        inputs: request.inputs.clone(),
+        inputs,
         compiler: tool.toolchain.identity().to_string(),
         command: output.command.clone(),
         log: output.log.clone(),

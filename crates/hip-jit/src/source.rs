@@ -5,9 +5,11 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::edit::SourceEdit;
 use crate::error::{Error, Result};
+use crate::key::digest_of_texts;
 use crate::layout::OFFSET_OF;
 use crate::prelude::PRELUDE;
 use crate::source_dir::SourceDir;
@@ -175,7 +177,11 @@ impl KernelSpec {
         }
         .unwrap_or_else(|| self.unit.source.to_owned());
         let unit_text = SourceEdit::apply(&self.edits, &file, &unit_text)?;
-        let headers = self.close_over_includes(&file, &unit_text, overrides.as_ref())?;
+        let headers = if self.edits.is_empty() && overrides.is_none() {
+            self.embedded_headers(&file, &unit_text)?
+        } else {
+            Arc::new(Headers::new(self.close_over_includes(&file, &unit_text, overrides.as_ref())?))
+        };
         self.check_edits(&headers)?;
         let is_edited = self.edits.iter().any(|edit| edit.file == file || headers.contains_key(&edit.file));
         let label = if is_edited { format!("{} (edited)", self.label()) } else { self.label() };
@@ -307,6 +313,19 @@ impl KernelSpec {
         Ok(())
     }
 
+    /// The headers that the unit's own text reaches: found and hashed once for a unit, because they cannot change.
+    fn embedded_headers(&self, file: &str, unit_text: &str) -> Result<Arc<Headers>> {
+        static FOUND: Mutex<BTreeMap<usize, Arc<Headers>>> = Mutex::new(BTreeMap::new());
+        // A unit lives for ever, so no other ever has its address.
+        let unit = std::ptr::from_ref(self.unit).addr();
+        if let Some(found) = FOUND.lock().unwrap_or_else(PoisonError::into_inner).get(&unit) {
+            return Ok(found.clone());
+        }
+        let headers = Arc::new(Headers::new(self.close_over_includes(file, unit_text, None)?));
+        FOUND.lock().unwrap_or_else(PoisonError::into_inner).insert(unit, headers.clone());
+        Ok(headers)
+    }
+
     fn close_over_includes(
         &self,
         file: &str,
@@ -356,12 +375,37 @@ pub struct Rendered {
     pub file: String,
     /// The main text: defines, layouts, the unit.
     pub text: String,
-    /// Headers reached by `#include`, text by name.
-    pub headers: BTreeMap<String, String>,
+    /// Headers reached by `#include`.
+    pub headers: Arc<Headers>,
     /// C names of the kernels.
     pub entries: Vec<String>,
     /// The specialising parameters.
     pub parameters: BTreeMap<String, ParameterValue>,
+}
+
+/// Headers by name: a map to their texts, and the digest that keys are made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Headers {
+    texts: BTreeMap<String, String>,
+    digest: [u8; 32],
+}
+
+impl Headers {
+    pub(crate) fn new(texts: BTreeMap<String, String>) -> Self {
+        Self { digest: digest_of_texts(&texts), texts }
+    }
+
+    pub(crate) fn digest(&self) -> &[u8; 32] {
+        &self.digest
+    }
+}
+
+impl std::ops::Deref for Headers {
+    type Target = BTreeMap<String, String>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.texts
+    }
 }
 
 /// One `#include` line.

@@ -56,8 +56,8 @@ fn with_disk(scratch: &Scratch, disk: Disk) -> JitConfig {
 fn assert_in_order(scratch: &Scratch, place: &str) {
     let listed = Cache::new(scratch.path("cache")).list().unwrap();
     assert!(listed.len() == 1 && listed[0].manifest.is_ok(), "{place}: {listed:?}");
-    assert!(is_empty(&scratch.path("cache/v1/.tmp")), "{place}");
-    assert!(is_empty(&scratch.path("cache/v1/.trash")), "{place}");
+    assert!(is_empty(&scratch.path("cache/v2/.tmp")), "{place}");
+    assert!(is_empty(&scratch.path("cache/v2/.trash")), "{place}");
 }
 
 /// An entry, and a whole one of the same key with other bytes, as a compiler makes that is not deterministic.
@@ -175,7 +175,7 @@ fn a_lock_that_is_never_released_delays_no_thread_for_ever() {
     let search = scratch.compiler("fake 1", REAL);
     let key = scratch.jit(search.clone()).compile(&spec(), &host()).unwrap().key.to_string();
     fs::remove_dir_all(&entries(&scratch.path("cache"))[0]).unwrap();
-    let path = scratch.path("cache/v1/.locks").join(&key);
+    let path = scratch.path("cache/v2/.locks").join(&key);
     // A dead owner's words, without its lock.
     fs::write(&path, "host gone process 1 since 0\n").unwrap();
     let begun = Instant::now();
@@ -197,7 +197,7 @@ fn a_cleaner_does_not_take_a_living_owners_folder() {
     let scratch = Scratch::new("cleaner");
     let cache = Cache::new(scratch.path("cache"));
     // A cleaner that looks at the lock file in the moment between its making and its locking.
-    let temporary = scratch.path("cache/v1/.tmp");
+    let temporary = scratch.path("cache/v2/.tmp");
     let cleaner = Arc::new(Mutex::new(None));
     let told = cleaner.clone();
     let disk = meanwhile(

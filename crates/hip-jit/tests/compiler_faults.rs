@@ -60,7 +60,7 @@ fn failure(jit: &Jit) -> CompileError {
 /// Nothing of a failed compilation is in the cache but what is kept on purpose.
 fn assert_nothing_left(scratch: &Scratch) {
     assert!(entries(&scratch.path("cache")).is_empty());
-    assert!(is_empty(&scratch.path("cache/v1/.tmp")));
+    assert!(is_empty(&scratch.path("cache/v2/.tmp")));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn a_work_folder_that_goes_meanwhile_is_named() {
         let jit = scratch.jit(scratch.compiler("fake 1", body));
         let error = failure(&jit);
         let FailureReason::WorkFolder { problem } = &error.reason else { panic!("{error}") };
-        assert!(problem.contains("cache/v1/.tmp/test_scale."), "{problem}");
+        assert!(problem.contains("cache/v2/.tmp/test_scale."), "{problem}");
         assert_nothing_left(&scratch);
     }
 }

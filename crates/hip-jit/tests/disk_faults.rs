@@ -98,7 +98,7 @@ impl Sweep<'_> {
                 clean();
                 assert_eq!(entries(&self.scratch.path("cache")).len(), 1, "{place}");
                 for folder in [".tmp", ".trash"] {
-                    let folder = self.scratch.path("cache/v1").join(folder);
+                    let folder = self.scratch.path("cache/v2").join(folder);
                     assert!(is_cleaned(&folder, clean), "{place}: {} is not clean", folder.display());
                 }
             });
@@ -174,11 +174,11 @@ fn filling_an_empty_cache() {
 fn filling_a_cache_whose_folders_are_there_and_that_a_dead_process_left() {
     sweep("left", false, |scratch| {
         fs::remove_dir_all(&entries(&scratch.path("cache"))[0]).unwrap();
-        let dead = scratch.path("cache/v1/.tmp/test_scale.1.2.3");
+        let dead = scratch.path("cache/v2/.tmp/test_scale.1.2.3");
         fs::create_dir(&dead).unwrap();
         fs::write(dead.join("kernel.hip"), "half").unwrap();
         fs::write(dead.with_file_name("test_scale.1.2.3.owner"), "").unwrap();
-        fs::create_dir(scratch.path("cache/v1/.trash/entry.1.2.3")).unwrap();
+        fs::create_dir(scratch.path("cache/v2/.trash/entry.1.2.3")).unwrap();
     });
 }
 
@@ -227,7 +227,7 @@ fn keeping_a_refusal() {
                 jit.cache().clean(&CleanRule::Broken).unwrap();
             };
             clean();
-            assert!(is_cleaned(&scratch.path("cache/v1/.tmp"), clean), "{failed:?}");
+            assert!(is_cleaned(&scratch.path("cache/v2/.tmp"), clean), "{failed:?}");
         }
     }
 }
@@ -239,8 +239,8 @@ fn cleaning() {
     let jit = scratch.jit(search);
     let other = jit.compile(&spec().with("STEP", 2), &host()).unwrap();
     fs::write(other.directory.join("kernel.co"), "half").unwrap();
-    fs::create_dir_all(scratch.path("cache/v1/.failed/one")).unwrap();
-    let dead = scratch.path("cache/v1/.tmp/test_scale.1.2.3");
+    fs::create_dir_all(scratch.path("cache/v2/.failed/one")).unwrap();
+    let dead = scratch.path("cache/v2/.tmp/test_scale.1.2.3");
     fs::create_dir(&dead).unwrap();
     fs::write(dead.with_file_name("test_scale.1.2.3.owner"), "").unwrap();
     fs::rename(scratch.path("cache"), scratch.path("template")).unwrap();
@@ -263,7 +263,7 @@ fn cleaning() {
         clean();
         assert!(entries(&root).is_empty(), "{failed:?}");
         for folder in [".tmp", ".trash", ".failed", ".locks"] {
-            assert!(is_cleaned(&root.join("v1").join(folder), clean), "{failed:?}: {folder}");
+            assert!(is_cleaned(&root.join("v2").join(folder), clean), "{failed:?}: {folder}");
         }
     }
 }
@@ -275,7 +275,7 @@ fn a_cache_that_cannot_be_written_any_more_is_gone_without() {
     let config = |fallback: bool| {
         let mut config = scratch.config();
         config.scratch = fallback.then(|| scratch.0.clone());
-        let faults = FailingDisk::new(0, Outage::Full, READ_ONLY).below(scratch.path("cache/v1/.locks"));
+        let faults = FailingDisk::new(0, Outage::Full, READ_ONLY).below(scratch.path("cache/v2/.locks"));
         config.disk = Disk::with_faults(Arc::new(faults));
         config
     };

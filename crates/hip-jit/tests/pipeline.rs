@@ -226,7 +226,7 @@ fn a_compiler_may_fail_in_any_way() {
         };
         assert!(same, "{name}: {error}");
         assert!(entries(&scratch.path("cache")).is_empty(), "{name}");
-        assert!(fs::read_dir(scratch.path("cache/v1/.tmp")).unwrap().next().is_none(), "{name}: work stays");
+        assert!(fs::read_dir(scratch.path("cache/v2/.tmp")).unwrap().next().is_none(), "{name}: work stays");
         // Such a failure may be the machine's, so it is tried again.
         failure(&jit);
         assert_eq!(scratch.runs(), 2, "{name}");
@@ -382,7 +382,7 @@ fn only_so_many_failures_are_kept() {
     for step in 0..4 {
         assert!(jit.compile(&spec().with("STEP", step), &host()).is_err());
     }
-    assert_eq!(fs::read_dir(scratch.path("cache/v1/.failed")).unwrap().count(), 2);
+    assert_eq!(fs::read_dir(scratch.path("cache/v2/.failed")).unwrap().count(), 2);
 }
 
 #[test]

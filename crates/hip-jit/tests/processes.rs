@@ -79,7 +79,7 @@ fn sixty_four_processes_compile_a_cold_kernel_once() {
     assert_eq!(results.iter().filter(|result| result.starts_with("ok Compiled")).count(), 1, "{results:?}");
     assert_eq!(scratch.runs(), 1);
     assert_eq!(entries(&scratch.path("cache")).len(), 1);
-    assert!(is_empty(&scratch.path("cache/v1/.tmp")));
+    assert!(is_empty(&scratch.path("cache/v2/.tmp")));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn killing_the_compiling_process_loses_nothing() {
     // Others wait for it, it dies, and one of them takes over.
     let others: Vec<_> = (0..3).map(|_| start(&scratch)).collect();
     std::thread::sleep(Duration::from_millis(200));
-    assert!(!is_empty(&scratch.path("cache/v1/.tmp")));
+    assert!(!is_empty(&scratch.path("cache/v2/.tmp")));
     first.kill().unwrap();
     first.wait().unwrap();
     let results: Vec<_> = others.into_iter().map(result).collect();
@@ -119,7 +119,7 @@ fn killing_the_compiling_process_loses_nothing() {
     // What it left is removed by the next process that compiles.
     let jit = scratch.jit(search(None));
     assert_eq!(jit.compile(&spec().with("STEP", 5), &host()).unwrap().origin, Origin::Compiled);
-    assert!(is_empty(&scratch.path("cache/v1/.tmp")));
+    assert!(is_empty(&scratch.path("cache/v2/.tmp")));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn what_a_killed_process_leaves_at_any_step_is_never_an_entry() {
     let scratch = Scratch::new("steps");
     let jit = scratch.jit(search(None));
     let good = jit.compile(&spec(), &host()).unwrap();
-    let work = scratch.path("cache/v1/.tmp/test_scale.1.2.3");
+    let work = scratch.path("cache/v2/.tmp/test_scale.1.2.3");
     for files in [
         [].as_slice(),
         &["kernel.hip"],
@@ -135,14 +135,14 @@ fn what_a_killed_process_leaves_at_any_step_is_never_an_entry() {
         &["kernel.hip", "kernel.co", "manifest.json"],
     ] {
         fs::create_dir_all(&work).unwrap();
-        fs::write(scratch.path("cache/v1/.tmp/test_scale.1.2.3.owner"), "").unwrap();
+        fs::write(scratch.path("cache/v2/.tmp/test_scale.1.2.3.owner"), "").unwrap();
         for file in files {
             fs::copy(good.directory.join(file), work.join(file)).unwrap();
         }
         assert_eq!(jit.cache().list().unwrap().len(), 1);
         let fresh = scratch.jit(search(None));
         fresh.compile(&spec().with("STEP", files.len() as i64 + 2), &host()).unwrap();
-        assert!(is_empty(&scratch.path("cache/v1/.tmp")), "{files:?}");
+        assert!(is_empty(&scratch.path("cache/v2/.tmp")), "{files:?}");
         fresh
             .cache()
             .clean(&anabranch_hip_jit::CleanRule::Key(
@@ -176,7 +176,7 @@ fn a_disk_that_is_full_after_any_file_is_an_error_that_names_it() {
             let text = result(start_limited(&scratch, Some(*limit)));
             assert!(words.iter().any(|words| text.starts_with(words)), "{limit}: {text}");
             assert!(entries(&scratch.path("cache")).is_empty(), "{limit}");
-            assert!(is_empty(&scratch.path("cache/v1/.tmp")), "{limit}");
+            assert!(is_empty(&scratch.path("cache/v2/.tmp")), "{limit}");
             let text = result(start(&scratch));
             assert!(text.starts_with("ok Compiled"), "{limit}: {text}");
         }

@@ -43,7 +43,7 @@ impl Workspace {
         let folder = &workspace.folder;
         disk.create_folder(folder).map_err(Error::cache("create folder", folder))?;
         write(disk, &folder.join(SOURCE_FILE), rendered.text.as_bytes())?;
-        for (name, text) in &rendered.headers {
+        for (name, text) in rendered.headers.iter() {
             let path = folder.join(INCLUDE_FOLDER).join(name);
             if let Some(parent) = path.parent() {
                 disk.create_folders(parent).map_err(Error::cache("create folder", parent))?;
