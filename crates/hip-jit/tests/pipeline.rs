@@ -88,10 +88,10 @@ fn damaged_entries_are_noticed_and_built_again() {
         }),
         ("no object", |entry| fs::remove_file(entry.join("kernel.co")).unwrap()),
         ("no manifest", |entry| fs::remove_file(entry.join("manifest.json")).unwrap()),
-        ("truncated manifest", |entry| fs::write(entry.join("manifest.json"), "{\"schema\": 1,").unwrap()),
+        ("truncated manifest", |entry| fs::write(entry.join("manifest.json"), "{\"schema\": 2,").unwrap()),
         ("other schema", |entry| {
             let text = fs::read_to_string(entry.join("manifest.json")).unwrap();
-            fs::write(entry.join("manifest.json"), text.replace("\"schema\": 1,", "\"schema\": 999,"))
+            fs::write(entry.join("manifest.json"), text.replace("\"schema\": 2,", "\"schema\": 999,"))
                 .unwrap();
         }),
         ("empty folder", |entry| {
