@@ -86,7 +86,11 @@ for step in "$@"; do
             ours ep-blocks bench ep --graph --tokens 128,512,4096 "${model[@]}" --set ep.blocks=$blocks
         done
         ;;
-    ep-engine) ours ep-engine bench ep --graph --tokens 128,512,4096 "${model[@]}" --payload copy-engine ;;
+    ep-engine) # engines move the rows of slotted plans only
+        for payload in copy-engine kernels; do
+            ours ep-engine bench ep --graph --mode slotted --tokens 128,512,4096 "${model[@]}" --payload $payload
+        done
+        ;;
     check-shmem) ours check-shmem bench shmem ;;
     check-ccl) ours check-ccl bench ccl --check --replays 100 ;;
     check-ep)

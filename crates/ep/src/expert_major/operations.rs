@@ -14,7 +14,7 @@ impl ExpertMajor {
     /// move the rows of the plan ([`Self::is_one_kernel`]), after the counts of a compact dispatch; else each has its own. Collective, as
     /// the dispatch; other members may dispatch and expand in two steps. `ep` is the plan that the layout was made for.
     ///
-    /// One kernel is the faster way for few tokens; `docs/performance.md` has both ways on two H100, where they meet at about 256.
+    /// One kernel is the faster way for few tokens; `docs/performance.md` has both ways on H200, which differ by at most 3 % from 512 on.
     ///
     /// After a fault the counts of experts are zero, or some of their rows are those of an earlier dispatch.
     ///
@@ -45,7 +45,7 @@ impl ExpertMajor {
 
     /// Contracts into the combine window and combines: [`Self::contract`], then [`ExpertParallel::combine`], with the same results. One kernel
     /// does both where [`Self::is_one_kernel`]; else each has its own. Collective, as the combine; other members may contract
-    /// and combine in two steps, which are faster from about 128 tokens on (`docs/performance.md`).
+    /// and combine in two steps, which were faster on H200 with every number of tokens (`docs/performance.md`).
     ///
     /// # Errors
     /// As [`Self::contract`] and [`ExpertParallel::combine`].
