@@ -107,6 +107,7 @@ fn matrix(wave: u32) {
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_copy_at_every_scope_with_waves_of_1() {
     matrix(WAVES[0]);
 }
@@ -122,6 +123,7 @@ fn every_copy_at_every_scope_with_waves_of_32() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_copy_at_every_scope_with_waves_of_64() {
     matrix(WAVES[3]);
 }

@@ -26,6 +26,7 @@ fn matrix(wave: u32) {
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_copy_by_engine_with_waves_of_1() {
     matrix(WAVES[0]);
 }
@@ -41,6 +42,7 @@ fn every_copy_by_engine_with_waves_of_32() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_copy_by_engine_with_waves_of_64() {
     matrix(WAVES[3]);
 }

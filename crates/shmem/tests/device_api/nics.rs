@@ -39,6 +39,7 @@ fn matrix(wave: u32) {
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_copy_by_nic_with_waves_of_1() {
     matrix(WAVES[0]);
 }
