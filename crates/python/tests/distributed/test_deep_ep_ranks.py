@@ -24,6 +24,11 @@ def test_two_slots_keep_the_windows_of_two_handles(start, finish):
     passed(finish(start("deep_ep_program.py", 2, **SETTINGS, ANABRANCH_DEEP_EP_SLOTS="2")))
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_semantics_of_elastic_buffers(start, finish, ranks):
+    passed(finish(start("deep_ep_elastic_program.py", ranks, **SETTINGS)))
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_calls_of_engines(start, finish, ranks):
     passed(finish(start("deep_ep_calls_program.py", ranks, **SETTINGS)))
