@@ -272,7 +272,7 @@ def vllm_elastic(rank, size):
                 topk_idx=given.ids,
                 topk_weights=given.weights,
                 num_experts=EXPERTS,
-                num_max_tokens_per_rank=min(1 << (MOST - 1).bit_length(), MOST) if is_decode else None,
+                num_max_tokens_per_rank=1 << (MOST - 1).bit_length() if is_decode else None,
                 do_expand=not is_decode,
                 do_cpu_sync=not is_decode,
                 async_with_compute_stream=False,

@@ -259,15 +259,23 @@ def statistics_and_copies(rank, size):
 
 
 @check
-def fewer_tokens_take_the_same_plan(rank, size):
+def other_numbers_of_tokens_take_the_same_plan(rank, size):
     given = [inputs(source, 3, 1) for source in range(size)]
     plans = dict(buffer()._plans)
-    x, ids, _, handle, _ = dispatch(given[rank], num_max_tokens_per_rank=4, do_cpu_sync=False)
-    assert buffer()._plans == plans and len(x) == 4 * size
-    handle_says(handle, given, rank, 1, False, most=4)
-    same(buffer().combine(x, handle)[0], given[rank].x * destinations(given[rank], size).sum(1, keepdim=True))
-    with pytest.raises(anabranch.UsageError, match=f"rank {rank} dispatches 3 tokens; num_max_tokens_per_rank is 2"):
+    for most in (4, 2 * MOST):
+        for do_expand in (False, True):
+            x, ids, _, handle, _ = dispatch(given[rank], num_max_tokens_per_rank=most, do_cpu_sync=False, do_expand=do_expand)
+            assert buffer()._plans == plans
+            if not do_expand:
+                assert len(x) == most * size
+                same(ids[len(rows(given, rank)) :], torch.full((len(x) - len(rows(given, rank)), TOP_K), -1))
+            handle_says(handle, given, rank, 1, False, most=most)
+            copies = (given[rank].ids >= 0) if do_expand else destinations(given[rank], size)
+            same(buffer().combine(x, handle)[0], given[rank].x * copies.sum(1, keepdim=True))
+    with pytest.raises(anabranch.UsageError, match=f"rank {rank} dispatches 3 tokens; num_max_tokens_per_rank is 2 in the call and {MOST} in the buffer"):
         dispatch(given[rank], num_max_tokens_per_rank=2)
+    with pytest.raises(anabranch.UsageError, match=f"rank {rank} dispatches {MOST + 1} tokens"):
+        dispatch(inputs(rank, MOST + 1), num_max_tokens_per_rank=2 * MOST)
 
 
 @check

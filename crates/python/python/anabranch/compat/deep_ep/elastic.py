@@ -96,7 +96,8 @@ class EPHandle:
         return rows, layouts.spread(torch.from_dlpack(route.operation.scales), layout, with_zeros).view(scale_type)
 
     def _sources(self, slots: Tensor) -> Tensor:
-        tokens = torch.from_dlpack(self._route.operation.token_numbers)[: len(slots)]
+        numbers = torch.from_dlpack(self._route.operation.token_numbers)[: len(slots)]
+        tokens = torch.nn.functional.pad(numbers, (0, 0, 0, len(slots) - len(numbers)))
         rows = torch.arange(len(slots), device=slots.device)
         ranks = torch.bucketize(rows, self.psum_num_recv_tokens_per_scaleup_rank, right=True)[:, None]
         first = self._is_own.int().argmax(1, keepdim=True)
@@ -253,7 +254,7 @@ class ElasticBuffer:
             topk_weights: ``[tokens, top_k]`` float32, or ``None``.
             cumulative_local_expert_recv_stats: ``[local experts]`` int32, to which the rows of each expert are added.
             num_max_tokens_per_rank: equal on all ranks, and at least the tokens of each; that of the buffer if ``None``. Without a wait of
-                the host it gives the number of rows of the outputs, and the plan of a buffer without such a number.
+                the host the outputs have as many rows times the ranks. Where the buffer has no such number, its plans have this one.
             expert_alignment: with ``do_expand`` the rows of each expert start at a multiple; counts are rounded up to it.
             handle: of an earlier dispatch: the rows go where its rows went, ``topk_weights`` too if they are given.
             do_handle_copy: the handle has a copy of ``topk_idx``, which the caller may then change.
@@ -310,16 +311,18 @@ class ElasticBuffer:
                 f"dispatch: num_experts is {request.num_experts}; a new dispatch needs topk_idx, and as num_experts a positive multiple of the "
                 f"{self.num_ranks} ranks"
             )
-        most = request.num_max_tokens_per_rank
+        # Calls with other numbers share the plan of the buffer's; only the outputs have as many rows as they say.
+        planned = self.num_max_tokens_per_rank or request.num_max_tokens_per_rank
+        most = min(planned, request.num_max_tokens_per_rank)
         if most <= 0 or len(rows) > most:
             raise anabranch.UsageError(
-                f"rank {self.rank_idx} dispatches {len(rows)} tokens; num_max_tokens_per_rank is {most}: give the buffer or the call the most of a rank"
+                f"rank {self.rank_idx} dispatches {len(rows)} tokens; num_max_tokens_per_rank is {request.num_max_tokens_per_rank} in the call and "
+                f"{self.num_max_tokens_per_rank} in the buffer: give both, or that of the call alone, the most of a rank"
             )
         shape = normal.Shape(rows.shape[1], request.num_experts, ids.shape[1], rows.dtype, 0 if scales is None else 4 * scales.shape[1], 0)
-        # One plan serves all calls with fewer tokens.
-        key = shape, max(most, self.num_max_tokens_per_rank)
+        key = shape, planned
         if key not in self._plans:
-            self._plans[key] = normal.Plan(self._joined, shape, self._settings._replace(max_tokens=key[1]), 0)
+            self._plans[key] = normal.Plan(self._joined, shape, self._settings._replace(max_tokens=planned), 0)
         return self._plans[key].dispatch(rows, scales, ids, weights)
 
     def combine(
