@@ -34,8 +34,9 @@ def test_calls_of_engines(start, finish, ranks):
     passed(finish(start("deep_ep_calls_program.py", ranks, **SETTINGS)))
 
 
-def test_killed_rank_is_masked(start, finish):
-    results = finish(start("deep_ep_lost_rank_program.py", 4, **SETTINGS))
+@pytest.mark.parametrize(("ranks", "arguments"), [(4, ()), (2, ("hooks",))])
+def test_killed_rank_is_masked(start, finish, ranks, arguments):
+    results = finish(start("deep_ep_lost_rank_program.py", ranks, *arguments, **SETTINGS))
     code, output = results.pop(1)
     assert code == -signal.SIGKILL, output
     passed(results)
