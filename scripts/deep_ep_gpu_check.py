@@ -18,12 +18,13 @@ os.environ["ANABRANCH_DEEP_EP_MAX_TOKENS"] = os.environ.get("ANABRANCH_DEEP_EP_M
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "crates/python/tests/distributed"))
 
 import deep_ep_calls_program
+import deep_ep_elastic_program
 import deep_ep_program
 import torch
 import torch.distributed as dist
-from anabranch.compat.deep_ep import Buffer
+from anabranch.compat.deep_ep import Buffer, ElasticBuffer
 from deep_ep_program import MOST
-from deep_ep_reference import EXPERTS, destinations, inputs, same
+from deep_ep_reference import EXPERTS, HIDDEN, destinations, inputs, same
 from torch_gpu_check import captured
 
 
@@ -62,6 +63,38 @@ def graphs(rank, size):
         same(out, given.x * destinations(given, size).sum(1, keepdim=True))
         same(out_weights, kept)
         same(decoded, (given.x.float() * kept.sum(1, keepdim=True)).bfloat16())
+    buffer.destroy()
+
+
+def elastic_graphs(rank, size):
+    """Both layouts of an elastic buffer in graphs, replayed with other inputs."""
+    buffer = ElasticBuffer(dist.group.WORLD, num_max_tokens_per_rank=MOST, hidden=HIDDEN, explicitly_destroy=True)
+    given = inputs(rank, MOST)
+
+    def layer(do_expand):
+        rows, _, weights, handle, _ = buffer.dispatch(
+            given.x,
+            topk_idx=given.ids,
+            topk_weights=given.weights,
+            num_experts=EXPERTS,
+            expert_alignment=16,
+            do_handle_copy=False,
+            do_cpu_sync=False,
+            do_expand=do_expand,
+        )
+        return buffer.combine(rows, handle, topk_weights=weights)[:2]
+
+    captures = [captured(lambda do_expand=do_expand: layer(do_expand)) for do_expand in (False, True)]
+    for seed in range(1, 6):
+        for static, fresh in zip(given, inputs(rank, MOST, seed)):
+            static.copy_(fresh)
+        kept = torch.where(given.ids >= 0, given.weights, 0)
+        copies = destinations(given, size), given.ids >= 0
+        for (graph, (out, out_weights)), of in zip(captures, copies):
+            graph.replay()
+            torch.cuda.synchronize()
+            same(out, given.x * of.sum(1, keepdim=True))
+            same(out_weights, kept)
     buffer.destroy()
 
 
@@ -115,7 +148,7 @@ def main():
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.set_default_device("cuda")
-    checks = [*deep_ep_program.CHECKS, *deep_ep_calls_program.CHECKS, graphs]
+    checks = [*deep_ep_program.CHECKS, *deep_ep_elastic_program.CHECKS, *deep_ep_calls_program.CHECKS, graphs, elastic_graphs]
     for function in checks:
         function(rank, size)
         if rank == 0:

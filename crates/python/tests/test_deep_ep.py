@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import os
 import pathlib
 import subprocess
@@ -12,16 +13,19 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from anabranch.compat.deep_ep import Buffer, Config, _config
-from deep_ep_signatures import CALLED, DECLARED
+from anabranch.compat import deep_ep
+from anabranch.compat.deep_ep import Config, _config
 
+# Parameters of methods as versions of DeepEP declare them; and class, method, positional arguments and keywords of calls of engines.
+SIGNATURES = json.loads(pathlib.Path(__file__).with_name("deep_ep_signatures.json").read_text())
+DECLARED, CALLED = SIGNATURES["declared"], SIGNATURES["called"]
 # Whose interface this is: also the positions of parameters are the same.
 VERSION = "DeepEP 2.1.0"
 
 
-def parameters(method: str) -> tuple[dict[str, inspect.Parameter], bool]:
+def parameters(of: str, method: str) -> tuple[dict[str, inspect.Parameter], bool]:
     """Those of our method, without ``self``, and whether it takes others."""
-    given = dict(inspect.signature(getattr(Buffer, method)).parameters)
+    given = dict(inspect.signature(getattr(getattr(deep_ep, of), method)).parameters)
     given.pop("self", None)
     rest = [name for name, each in given.items() if each.kind is inspect.Parameter.VAR_KEYWORD]
     for name in rest:
@@ -29,27 +33,37 @@ def parameters(method: str) -> tuple[dict[str, inspect.Parameter], bool]:
     return given, bool(rest)
 
 
+def declared_parameters(text: str) -> list[tuple[str, list]]:
+    """Names, and the default of each that has one."""
+    found = ast.parse(f"lambda {text}: 0", mode="eval").body.args
+    required = len(found.args) - len(found.defaults)
+    defaults = [[]] * required + [[ast.literal_eval(default)] for default in found.defaults]
+    return [(each.arg, default) for each, default in zip(found.args, defaults)]
+
+
 @pytest.mark.parametrize("version", DECLARED)
 def test_signatures_take_what_deep_ep_declares(version):
-    for method, declared in DECLARED[version].items():
-        given, takes_others = parameters(method)
-        for index, (name, *default) in enumerate(declared):
-            where = f"{version}: {method}({name})"
-            value = [ast.literal_eval(each) for each in default]
-            if name not in given:
-                assert takes_others and value, where
-                _config.refuse_unknown(method, {name: value[0]})
-                continue
-            ours = given[name].default
-            assert ([] if ours is inspect.Parameter.empty else [ours]) == value, where
-            if version.startswith(VERSION):
-                assert list(given)[index] == name, where
+    for of, methods in DECLARED[version].items():
+        assert {"__init__", "dispatch", "combine"} <= set(methods)
+        for method, text in methods.items():
+            given, takes_others = parameters(of, method)
+            for index, (name, value) in enumerate(declared_parameters(text)):
+                where = f"{version}: {of}.{method}({name})"
+                if name not in given:
+                    assert takes_others and value, where
+                    _config.refuse_unknown(method, {name: value[0]})
+                    continue
+                ours = given[name].default
+                assert ([] if ours is inspect.Parameter.empty else [ours]) == value, where
+                if version.startswith(VERSION):
+                    assert list(given)[index] == name, where
 
 
 @pytest.mark.parametrize("engine", CALLED)
 def test_signatures_take_what_engines_call(engine):
-    for method, positional, keywords in CALLED[engine]:
-        given, _ = parameters(method)
+    for of, method, positional, text in CALLED[engine]:
+        keywords = text.split()
+        given, _ = parameters(of, method)
         names = list(given)[:positional] + keywords
         assert len(names) == positional + len(keywords) and set(names) <= set(given), (method, names)
         missing = {name for name, each in given.items() if each.default is inspect.Parameter.empty} - set(names)

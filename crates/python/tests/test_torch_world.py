@@ -1,4 +1,7 @@
-"""The world of torch's groups where something fails."""
+"""The world of torch's groups where something fails, and its settings."""
+
+from datetime import timedelta
+from types import SimpleNamespace
 
 import anabranch
 import pytest
@@ -47,8 +50,6 @@ def test_a_group_that_cannot_leave_is_gone():
 
 def test_an_asynchronous_call_runs_on_the_stream_of_its_group(monkeypatch):
     """What a GPU would be asked to do, in order; the factor of premul_sum lives as long as the call."""
-    from types import SimpleNamespace
-
     from anabranch.torch import _collectives, _work
 
     asked = []
@@ -88,3 +89,31 @@ def test_an_asynchronous_call_runs_on_the_stream_of_its_group(monkeypatch):
     operator = SimpleNamespace(op=torch.distributed.ReduceOp.PREMUL_SUM, __getstate__=lambda: (None, factor))
     assert _collectives._operator(SimpleNamespace(reduceOp=operator), buffers) == ("premul_sum", factor)
     assert any(kept is factor for kept in buffers._kept)
+
+
+@pytest.mark.parametrize(("hip", "runtime"), [(None, "nvidia"), ("7.0", "amd")])
+def test_groups_and_buffers_of_deep_ep_choose_the_same_runtime(monkeypatch, hip, runtime):
+    from anabranch.compat.deep_ep import _world as buffers
+    from anabranch.torch import _world as groups
+
+    asked = []
+    monkeypatch.setattr(anabranch, "init", lambda **given: asked.append(given["set"]))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "hip", hip, raising=False)
+    monkeypatch.setattr(buffers, "_devices", lambda group: {"set": ["device.devices=[0]"]})
+    monkeypatch.delenv("ANABRANCH__DEVICE__RUNTIME", raising=False)
+    group = SimpleNamespace(rank=lambda: 0, size=lambda: 1, get_group_store=lambda: None)
+    options = SimpleNamespace(timeout=timedelta(seconds=5), group_size=1, group_rank=0, store=None)
+
+    def runtimes():
+        asked.clear()
+        groups._join(options, None)
+        buffers._join(group, (0,), 1 << 20)
+        return [[entry for entry in settings if entry.startswith("device.runtime=")] for settings in asked]
+
+    assert runtimes() == [[f"device.runtime={runtime}"]] * 2
+    monkeypatch.setenv("ANABRANCH__DEVICE__RUNTIME", "host")
+    assert runtimes() == [[], []]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("ANABRANCH__DEVICE__RUNTIME")
+    assert runtimes() == [[], []]

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use anabranch_hip::{Device, DeviceBuffer};
+use anabranch_hip::{Device, DeviceAddress, DeviceBuffer};
 use anabranch_hip_jit::bytemuck::{self, Zeroable};
 
 use super::pointer;
@@ -36,6 +36,11 @@ impl MaskTable {
 
     pub(crate) fn write(&self, entries: &[RankMask]) -> Result<()> {
         Ok(lock(&self.entries).copy_from_host(0, bytemuck::cast_slice(entries))?)
+    }
+
+    /// Where the entries are.
+    pub(crate) fn address(&self) -> DeviceAddress {
+        lock(&self.entries).address()
     }
 
     /// The mask as kernels of a slot see it.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anabranch_hip::Stream;
+use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_hip_jit::bytemuck::Zeroable;
 use anabranch_ranks::{Group, GroupRank};
 use anabranch_shmem::OperationName;
@@ -49,6 +49,16 @@ impl ExpertParallel {
         Ok(masked
             .map(|(rank, entry)| MaskedRank { rank: GroupRank::new(rank), cause: cause_of(entry) })
             .collect())
+    }
+
+    /// The mask in this rank's device memory, for work in stream order after an operation: the address of a 64-bit word that is 1 where
+    /// rank 0 is masked and else 0, and the bytes from the word of a rank to that of the next. It lives as long as this. Only read it.
+    ///
+    /// # Errors
+    /// [`Error::NotPlanned`] for a plan without [`OnTimeout::Mask`](crate::OnTimeout::Mask).
+    pub fn mask_words(&self) -> Result<(DeviceAddress, u64)> {
+        // `masked` is the first field of the entry.
+        Ok((self.mask_table()?.address(), size_of::<RankMask>() as u64))
     }
 
     /// Masks a rank by hand: operations from the next one on leave it out. Has no effect on a rank that is masked already. Waits as

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use anabranch::ccl::DataType;
 use anabranch::ep::{self, CombineOutput, ExpertMajorConfig, ExpertOutput, ReplayedTokens};
 use anabranch::hip::Stream;
 use pyo3::prelude::*;
@@ -14,6 +15,7 @@ use crate::array::Array;
 use crate::communicator::seconds;
 use crate::errors::{raise, usage};
 use crate::logs;
+use crate::memory::{Memory, Owner};
 use crate::state::{interruptible, member};
 use crate::unlocked::Unlocked;
 
@@ -318,6 +320,16 @@ impl ExpertParallel {
         let handle =
             self.launch(py, &stream, objects, |ep, stream| ep.dispatch_with(stream, kept, &tokens))?;
         Ok(self.dispatched(HandleStream::new(given, stream), handle))
+    }
+
+    /// Which ranks are masked, `[ranks]` i32, strided: 1 or 0, in device memory, so that it is read in stream order without a wait of the
+    /// host. Raises in plans without masks.
+    #[getter]
+    fn mask(&self) -> PyResult<Memory> {
+        let (address, stride) = self.inner.ep.mask_words().map_err(raise)?;
+        let (of, owner) = (DataType::I32, Owner::Other(Arc::clone(&self.inner) as Arc<dyn Send + Sync>));
+        let strides = Some(vec![stride / u64::from(of.bytes())]);
+        Ok(Memory::new(address.0, vec![self.size().into()], strides, of, self.inner.state.home, owner))
     }
 
     /// Ranks that are masked, each with the reason. Waits for the stream.

@@ -1,13 +1,13 @@
 """The calls of vLLM, SGLang and Megatron-LM as their sources make them: the same keywords, shapes and order.
 
-Read in vLLM 055e47c28003 and 001430048e81, SGLang 003a81bf2870, Megatron-LM 02ad939ba9d1. Experts are those of a layer whose output is the
-row times a number of the expert.
+Read in vLLM 055e47c28003, 001430048e81 and 02bd2a494f5c, SGLang 003a81bf2870 and 0134da0b075f, Megatron-LM 02ad939ba9d1. Experts are those of
+a layer whose output is the row times a number of the expert.
 """
 
 import anabranch.compat.deep_ep.install  # isort: skip
 import torch
 import torch.distributed as dist
-from deep_ep import Buffer, Config
+from deep_ep import Buffer, Config, ElasticBuffer, EPHandle
 from deep_ep.utils import EventHandle, EventOverlap
 from deep_ep_reference import EXPERTS, HIDDEN, inputs, local_experts, main, quantized
 
@@ -238,6 +238,117 @@ def sglang_both_modes(rank, size):
             )
             hook() if in_parts else event.current_stream_wait()
             close(combined, given)
+    buffer.destroy()
+
+
+def row_by_row(x, counts, own):
+    """The experts' output of rows that come by expert."""
+    experts = torch.repeat_interleave(torch.tensor(own), torch.tensor(counts))
+    return x.float() * (experts + 1)[:, None] / 4
+
+
+@check
+def vllm_elastic(rank, size):
+    buffer = ElasticBuffer(
+        group=dist.group.WORLD,
+        num_max_tokens_per_rank=MOST,
+        hidden=HIDDEN,
+        num_topk=3,
+        use_fp8_dispatch=True,
+        allow_hybrid_mode=False,
+        prefer_overlap_with_compute=True,
+        allow_multiple_reduction=False,
+        num_cpu_timeout_secs=1800,
+        num_gpu_timeout_secs=1800,
+        explicitly_destroy=True,
+    )
+    assert buffer.get_theoretical_num_sms(num_experts=EXPERTS, num_topk=3) > 0
+    own, given = local_experts(rank, size), tokens(rank)
+    for is_decode in (False, True):
+        handles: list[EPHandle | None] = [None, None]
+        for batch in (0, 1):
+            data, ids, weights, handles[batch], event = buffer.dispatch(
+                x=quantized(given.x, False),
+                topk_idx=given.ids,
+                topk_weights=given.weights,
+                num_experts=EXPERTS,
+                num_max_tokens_per_rank=1 << (MOST - 1).bit_length() if is_decode else None,
+                do_expand=not is_decode,
+                do_cpu_sync=not is_decode,
+                async_with_compute_stream=False,
+            )
+            assert event.event is None
+            x = (data[0].float().unflatten(-1, (-1, 128)) * data[1][..., None]).flatten(-2)
+            counts = handles[batch].num_recv_tokens_per_expert_list
+            if is_decode:
+                assert counts == []
+                psum = handles[batch].psum_num_recv_tokens_per_scaleup_rank
+                # The ids become global, in place; rows that did not come may have any contents.
+                is_valid = (ids >= 0) & (torch.arange(len(ids)) < psum[-1])[:, None]
+                ids.copy_(torch.where(is_valid, ids + own[0], -1))
+                x = torch.where(torch.arange(len(x))[:, None] < psum[-1], x, torch.nan)
+                y = (x * torch.where(ids >= 0, weights * (ids + 1) / 4, 0).sum(1, keepdim=True)).bfloat16()
+            else:
+                assert ids is None and weights.ndim == 1 and len(x) == sum(counts)
+                y = (row_by_row(x, counts, own) * weights[:, None]).bfloat16()
+            output = torch.empty_like(given.x)
+            combined, _, event = buffer.combine(
+                x=y, handle=handles[batch], topk_weights=None, async_with_compute_stream=True, allocate_on_comm_stream=True
+            )
+            if event.event is not None:
+                event.current_stream_wait()
+            output.copy_(combined, non_blocking=True)
+            torch.testing.assert_close(output.float(), layer(given), rtol=0.05, atol=0.2)
+    buffer.destroy()
+
+
+@check
+def sglang_elastic(rank, size):
+    buffer = ElasticBuffer(
+        dist.group.WORLD,
+        num_max_tokens_per_rank=MOST,
+        hidden=HIDDEN,
+        num_topk=3,
+        use_fp8_dispatch=False,
+        allow_hybrid_mode=True,
+        sl_idx=0,
+        prefer_overlap_with_compute=False,
+    )
+    assert buffer.num_bytes > 0
+    own, given = local_experts(rank, size), tokens(rank)
+    for is_decode in (False, True):
+        sms = buffer.get_theoretical_num_sms(EXPERTS, 3)
+        qps = buffer.get_theoretical_num_qps(sms)
+        x, ids, weights, handle, event = buffer.dispatch(
+            given.x,
+            topk_idx=given.ids,
+            topk_weights=given.weights,
+            num_experts=EXPERTS,
+            num_max_tokens_per_rank=MOST,
+            expert_alignment=128,
+            num_sms=sms,
+            num_qps=qps,
+            use_tma_aligned_col_major_sf=False,
+            do_cpu_sync=not is_decode,
+            do_expand=is_decode,
+        )
+        if event.event is not None:
+            event.current_stream_wait()
+        if is_decode:
+            # Rows of each expert begin at multiples of the alignment, and end where the sums say.
+            ends, start, y = handle.psum_num_recv_tokens_per_expert.tolist(), 0, torch.full(x.shape, torch.nan)
+            for expert, end in zip(own, ends):
+                y[start:end] = x[start:end].float() * weights[start:end, None] * (expert + 1) / 4
+                start = -(-end // 128) * 128
+            y = y.bfloat16()
+        else:
+            total = int(handle.psum_num_recv_tokens_per_scaleup_rank[-1].item())
+            x, ids, weights = x[:total], ids[:total], weights[:total]
+            assert sum(handle.num_recv_tokens_per_expert_list) % 128 == 0
+            y = by_row(x, ids, weights, own[0])
+        combined, _, event = buffer.combine(y, handle=handle, topk_weights=None, num_sms=sms, num_qps=qps)
+        assert event.event is None
+        close(combined, given)
     buffer.destroy()
 
 

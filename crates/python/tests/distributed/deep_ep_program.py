@@ -314,22 +314,46 @@ def masks_leave_ranks_out(rank, size):
         recv, counts, handle, _, _ = masking.low_latency_dispatch(given[rank].x, given[rank].ids, MOST, EXPERTS, use_fp8=False)
         return counts.clone(), masking.low_latency_combine(recv, given[rank].ids, given[rank].weights, handle)[0]
 
-    same(round_trip()[1], weighted(given[rank]))
-    if rank != last:
-        masking.low_latency_update_mask_buffer(last, True)
-        masking.low_latency_query_mask_buffer(status)
-        same(status, torch.tensor([0] * last + [1], dtype=torch.int32))
+    def without_the_last():
         counts, out = round_trip()
         others = [each if source != last else each._replace(x=each.x[:0], ids=each.ids[:0]) for source, each in enumerate(given)]
         assert counts.tolist() == [len(rows_of_expert(others, expert)) for expert in local_experts(rank, size)]
         ids = torch.where(given[rank].ids < last * EXPERTS // size, given[rank].ids, -1)
         same(out, weighted(given[rank]._replace(ids=ids)))
-    masking.low_latency_clean_mask_buffer()
-    masking.low_latency_query_mask_buffer(status)
-    same(status, torch.zeros(size, dtype=torch.int32))
-    same(round_trip()[1], weighted(given[rank]))
-    with pytest.raises(anabranch.UsageError, match="one rank cannot be unmasked"):
-        masking.low_latency_update_mask_buffer(0, False)
+
+    def all_take_part():
+        masking.low_latency_query_mask_buffer(status)
+        same(status, torch.zeros(size, dtype=torch.int32))
+        same(round_trip()[1], weighted(given[rank]))
+
+    all_take_part()
+    # The rank that comes back had fewer operations than the others. It names itself.
+    for come_back in (lambda: masking.low_latency_update_mask_buffer(last, False), masking.low_latency_clean_mask_buffer):
+        if rank != last:
+            masking.low_latency_update_mask_buffer(last, True)
+            masking.low_latency_query_mask_buffer(status)
+            same(status, torch.tensor([0] * last + [1], dtype=torch.int32))
+            without_the_last()
+        come_back()
+        all_take_part()
+    if size == 4:
+        # Ranks 0 and 1 without the others, then with one of them.
+        if rank < 2:
+            for other in (2, 3):
+                masking.low_latency_update_mask_buffer(other, True)
+            round_trip()
+        if rank == 2:
+            masking.low_latency_update_mask_buffer(3, True)
+        if rank != 3:
+            masking.low_latency_update_mask_buffer(2, False)
+            masking.low_latency_query_mask_buffer(status)
+            same(status, torch.tensor([0, 0, 0, 1], dtype=torch.int32))
+            without_the_last()
+        masking.low_latency_clean_mask_buffer()
+        all_take_part()
+    for wrong, problem in ((rank, "cannot mask itself"), (size, f"rank {size} is none of the {size} ranks")):
+        with pytest.raises(anabranch.UsageError, match=problem):
+            masking.low_latency_update_mask_buffer(wrong, True)
     with pytest.raises(anabranch.UsageError, match="enable_shrink"):
         buffer().low_latency_query_mask_buffer(status)
     masking.destroy()

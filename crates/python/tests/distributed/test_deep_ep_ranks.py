@@ -24,13 +24,19 @@ def test_two_slots_keep_the_windows_of_two_handles(start, finish):
     passed(finish(start("deep_ep_program.py", 2, **SETTINGS, ANABRANCH_DEEP_EP_SLOTS="2")))
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_semantics_of_elastic_buffers(start, finish, ranks):
+    passed(finish(start("deep_ep_elastic_program.py", ranks, **SETTINGS)))
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_calls_of_engines(start, finish, ranks):
     passed(finish(start("deep_ep_calls_program.py", ranks, **SETTINGS)))
 
 
-def test_killed_rank_is_masked(start, finish):
-    results = finish(start("deep_ep_lost_rank_program.py", 4, **SETTINGS))
+@pytest.mark.parametrize(("ranks", "arguments"), [(4, ()), (2, ("hooks",))])
+def test_killed_rank_is_masked(start, finish, ranks, arguments):
+    results = finish(start("deep_ep_lost_rank_program.py", ranks, *arguments, **SETTINGS))
     code, output = results.pop(1)
     assert code == -signal.SIGKILL, output
     passed(results)

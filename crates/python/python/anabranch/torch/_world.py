@@ -145,16 +145,25 @@ def _join(options, pg_options) -> anabranch.World:
         )
 
 
+def unset_settings() -> set[str]:
+    """Settings that neither the configuration file nor the environment has."""
+    return {key for key, _, origin in anabranch.Config.load().fields() if origin == "default"}
+
+
+def runtime_of_torch(unset: set[str]) -> dict[str, str]:
+    """The runtime of torch's GPUs as a setting: none where torch has no GPU, or a runtime is configured."""
+    if "device.runtime" not in unset or not torch.cuda.is_available():
+        return {}
+    return {"device.runtime": "amd" if torch.version.hip else "nvidia"}
+
+
 def _defaults(timeout) -> dict[str, str]:
     """Settings that torch or the machine imply, without those that the user configured."""
-    config = anabranch.Config.load()
-    unset = {key for key, _, origin in config.fields() if origin == "default"}
+    unset = unset_settings()
     limit = f"{max(1, round(timeout.total_seconds() * 1000))} ms"
-    defaults = {"deadline.rendezvous": limit}
-    if torch.cuda.is_available():
-        defaults["device.runtime"] = "amd" if torch.version.hip else "nvidia"
-        if "heap.bytes" in unset:
-            defaults |= _GPU_SETTINGS
+    defaults = {"deadline.rendezvous": limit, **runtime_of_torch(unset)}
+    if torch.cuda.is_available() and "heap.bytes" in unset:
+        defaults |= _GPU_SETTINGS
     defaults = {key: value for key, value in defaults.items() if key in unset}
     return defaults | {"deadline.operation": limit}
 

@@ -15,6 +15,11 @@ from ._world import Joined
 FP8 = torch.float8_e4m3fn
 
 
+def aligned(counts: Any, alignment: int) -> Any:
+    """Numbers, rounded up to multiples."""
+    return -(-counts // alignment) * alignment
+
+
 def rows_of(window: Any, dtype: torch.dtype) -> Tensor:
     """A window of rows as a tensor; 8-bit floats travel as bytes."""
     return torch.from_dlpack(window.view("uint8")).view(window.shape).view(FP8) if dtype == FP8 else torch.from_dlpack(window)
@@ -24,6 +29,18 @@ def as_sent(x: Tensor) -> Tensor:
     """Rows as the library takes them."""
     x = x.detach().contiguous()
     return x.view(torch.uint8) if x.dtype == FP8 else x
+
+
+def split(call: str, x: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Rows, and their scales if they are in fp8."""
+    rows, scales = x if isinstance(x, tuple) else (x, None)
+    if rows.dtype != (torch.bfloat16 if scales is None else FP8):
+        raise anabranch.UsageError(f"{call}: x is of {rows.dtype}; allowed are bfloat16, and float8_e4m3fn with scales in a tuple")
+    if scales is not None and (scales.element_size() != 4 or scales.dim() != 2 or len(scales) != len(rows)):
+        raise anabranch.UsageError(
+            f"{call}: scales of shape {tuple(scales.shape)} and {scales.dtype} for {len(rows)} tokens; [tokens, n] of 4-byte elements is needed"
+        )
+    return rows, scales
 
 
 def as_bytes(scales: Tensor | None) -> Tensor | None:
@@ -122,21 +139,26 @@ class Plan:
         self._joined.settle()
         return handle
 
-    def dispatch_along(self, handle: Handle, x: Tensor, scales: Tensor | None) -> None:
-        """Sends other rows to where those of the handle went."""
+    def dispatch_along(self, handle: Handle, x: Tensor, scales: Tensor | None, weights: Tensor | None = None) -> None:
+        """Sends other rows, and weights if there are any, to where those of the handle went."""
+        if (x.dtype, x.shape[1]) != (self.shape.dtype, self.shape.hidden):
+            raise anabranch.UsageError(
+                f"dispatch: x is [.., {x.shape[1]}] of {x.dtype}; the handle is of [.., {self.shape.hidden}] of {self.shape.dtype}"
+            )
         if len(x) != handle.tokens:
             raise anabranch.UsageError(f"x has {len(x)} rows; the handle is of a dispatch of {handle.tokens} tokens")
         if handle.operation is not None:
             self._release(handle)
         self._free_slot()
         kept = self.native.routing_in(handle.routing, handle.tokens)
-        handle.operation = self.native.dispatch_with(kept, as_sent(x), None, as_bytes(scales))
+        weights = None if weights is None else weights.detach().contiguous()
+        handle.operation = self.native.dispatch_with(kept, as_sent(x), weights, as_bytes(scales))
         self._pending.append(handle)
         self._joined.settle()
 
-    def receive(self, handle: Handle, worst: int, alignment: int) -> tuple[Tensor, Tensor, list[int]]:
-        """The local ids and weights of the rows that came, and the rows of each local expert, rounded up. With ``worst`` rows nothing waits for
-        the device: ids behind the rows that came are -1, and there are no counts."""
+    def receive(self, handle: Handle, worst: int) -> tuple[Tensor, Tensor]:
+        """The local ids and weights of the rows that came. With ``worst`` rows nothing waits for the device: ids behind the rows that came
+        are -1."""
         total = torch.from_dlpack(handle.operation.offsets)[-1]
         rows = handle.received = worst or int(total)
         filled = min(rows, self.native.rows_capacity)
@@ -149,11 +171,13 @@ class Plan:
         weights = given.new_zeros(rows, self.shape.top_k)
         local[:filled] = torch.where(is_own, ids, -1)
         weights[:filled] = torch.where(is_own, given, 0)
-        if worst:
-            return local, weights, []
+        return local, weights
+
+    def counts(self, local: Tensor) -> Tensor:
+        """Rows of each local expert, of local ids."""
         counts = local.new_zeros(self._experts + 1)
         counts.scatter_add_(0, local.flatten() + 1, torch.ones_like(local).flatten())
-        return local, weights, [-(-count // alignment) * alignment for count in counts[1:].tolist()]
+        return counts[1:]
 
     def rows(self, handle: Handle, scale_type: torch.dtype | None) -> tuple[Tensor, Tensor | None]:
         """Copies of the rows that came, and of their scales."""

@@ -63,12 +63,10 @@ def _devices(group: dist.ProcessGroup) -> dict[str, Any]:
 
 
 def _join(group: dist.ProcessGroup, ranks: tuple[int, ...], heap_bytes: int) -> anabranch.World:
-    config = anabranch.Config.load()
-    unset = {key for key, _, origin in config.fields() if origin == "default"}
-    place: dict[str, Any] = {"set": []}
-    if torch.cuda.is_available() and "device.runtime" in unset:
-        place = _devices(group)
-        place["set"].append(f"device.runtime={'amd' if torch.version.hip else 'nvidia'}")
+    unset = backend.unset_settings()
+    runtime = backend.runtime_of_torch(unset)
+    place: dict[str, Any] = _devices(group) if runtime else {"set": []}
+    place["set"] += [f"{key}={value}" for key, value in runtime.items()]
     if "heap.bytes" in unset and heap_bytes > 0:
         place["set"].append(f"heap.bytes={heap_bytes + (64 << 20)}")
     name = "deep_ep/" + ",".join(map(str, ranks))

@@ -16,18 +16,12 @@ from . import _low_latency as low_latency
 from . import _normal as normal
 from ._config import BLOCK, Config, Settings, low_latency_bytes, normal_bytes, refuse_unknown
 from ._world import world_of
-from .utils import EventHandle, EventOverlap
+from .utils import EventHandle, EventOverlap, recorded, wait_for
+
+# How long ranks wait for each other to unmask.
+_UNMASK_SECONDS = 60
 
 _LOG = logging.getLogger("anabranch.deep_ep")
-
-
-def _event(is_async: bool) -> EventOverlap:
-    return EventOverlap(EventHandle() if is_async else None)
-
-
-def _wait_for(event: EventOverlap | None) -> None:
-    if event is not None and event.event is not None:
-        event.current_stream_wait()
 
 
 class Buffer:
@@ -146,7 +140,7 @@ class Buffer:
             ``[tokens, ranks]`` bool, and the event.
         """
         each = self._experts_of_a_rank(num_experts)
-        _wait_for(previous_event)
+        wait_for(previous_event)
         is_expert = topk_idx >= 0
         # Entries without an expert count behind the last one.
         ranks = torch.where(is_expert, topk_idx // each, self.group_size).long()
@@ -156,7 +150,7 @@ class Buffer:
         in_rank = in_rank[:, :-1].contiguous()
         of_expert = torch.zeros(num_experts + 1, dtype=torch.int32, device=topk_idx.device)
         of_expert.scatter_add_(0, experts, torch.ones_like(experts, dtype=torch.int32))
-        return in_rank.sum(0, dtype=torch.int32), None, of_expert[:-1], in_rank, _event(async_finish)
+        return in_rank.sum(0, dtype=torch.int32), None, of_expert[:-1], in_rank, recorded(async_finish)
 
     def _experts_of_a_rank(self, num_experts: int) -> int:
         if num_experts <= 0 or num_experts % self.group_size:
@@ -199,34 +193,25 @@ class Buffer:
             ``num_worst_tokens``); the handle; the event.
         """
         refuse_unknown("dispatch", unknown)
-        rows, scales = x if isinstance(x, tuple) else (x, None)
-        if rows.dtype != (torch.bfloat16 if scales is None else normal.FP8):
-            raise anabranch.UsageError(f"dispatch: x is of {rows.dtype}; allowed are bfloat16, and float8_e4m3fn with scales in a tuple")
-        if scales is not None and (scales.element_size() != 4 or scales.dim() != 2 or len(scales) != len(rows)):
-            raise anabranch.UsageError(
-                f"dispatch: scales of shape {tuple(scales.shape)} and {scales.dtype} for {len(rows)} tokens; [tokens, n] of 4-byte elements is needed"
-            )
-        _wait_for(previous_event)
+        rows, scales = normal.split("dispatch", x)
+        wait_for(previous_event)
         scale_type = None if scales is None else scales.dtype
         if handle is not None:
             if topk_idx is not None or topk_weights is not None:
                 raise anabranch.UsageError("dispatch: topk_idx and topk_weights go with a new dispatch, not with a handle")
             plan = handle.plan
-            if (rows.dtype, rows.shape[1]) != (plan.shape.dtype, plan.shape.hidden):
-                raise anabranch.UsageError(
-                    f"dispatch: x is [.., {rows.shape[1]}] of {rows.dtype}; the handle is of [.., {plan.shape.hidden}] of {plan.shape.dtype}"
-                )
             plan.dispatch_along(handle, rows, scales)
             received = plan.rows(handle, scale_type)
-            return received if scales is not None else received[0], None, None, None, None, _event(async_finish)
+            return received if scales is not None else received[0], None, None, None, None, recorded(async_finish)
         if topk_idx is None or num_tokens_per_expert is None:
             raise anabranch.UsageError("dispatch: a new dispatch needs topk_idx and num_tokens_per_expert, of get_dispatch_layout")
         plan = self._normal_plan(rows, scales, topk_idx.shape[1], num_tokens_per_expert.numel(), num_worst_tokens)
         handle = plan.dispatch(rows, scales, topk_idx, topk_weights)
-        local_ids, local_weights, counts = plan.receive(handle, num_worst_tokens, expert_alignment)
+        local_ids, local_weights = plan.receive(handle, num_worst_tokens)
+        counts = [] if num_worst_tokens else normal.aligned(plan.counts(local_ids), expert_alignment).tolist()
         received = plan.rows(handle, scale_type)
         weights = None if topk_weights is None else local_weights
-        return received if scales is not None else received[0], local_ids, weights, counts, handle, _event(async_finish)
+        return received if scales is not None else received[0], local_ids, weights, counts, handle, recorded(async_finish)
 
     def _normal_plan(self, rows: Tensor, scales: Tensor | None, top_k: int, experts: int, worst: int) -> normal.Plan:
         self._experts_of_a_rank(experts)
@@ -264,12 +249,12 @@ class Buffer:
         refuse_unknown("combine", unknown)
         if x.dtype != torch.bfloat16 or x.shape[1:] != (handle.plan.shape.hidden,):
             raise anabranch.UsageError(f"combine: x is {tuple(x.shape)} of {x.dtype}; [rows, {handle.plan.shape.hidden}] of bfloat16 is needed")
-        _wait_for(previous_event)
+        wait_for(previous_event)
         out, weights = handle.plan.combine(handle, x, topk_weights)
         for addend in bias if isinstance(bias, tuple) else (bias,):
             if addend is not None:
                 out += addend
-        return out, weights, _event(async_finish)
+        return out, weights, recorded(async_finish)
 
     # --- low-latency mode ---
 
@@ -323,7 +308,7 @@ class Buffer:
         plan = self._low_latency_plan(shape)
         handle = plan.dispatch(x, topk_idx, cumulative_local_expert_recv_stats, return_recv_hook)
         hook = (lambda: plan.receive(handle)) if return_recv_hook else None
-        return plan.rows(handle), plan.counts(handle), handle, _event(async_finish), hook
+        return plan.rows(handle), plan.counts(handle), handle, recorded(async_finish), hook
 
     def _low_latency_plan(self, shape: low_latency.Shape) -> low_latency.Plan:
         if shape not in self._low_latency:
@@ -368,7 +353,7 @@ class Buffer:
                 raise anabranch.UsageError("low_latency_combine: zero_copy needs the rows in get_next_low_latency_combine_buffer(handle)")
             x = handle.buffer
         combined, hook = plan.combine(handle, x, topk_weights, out, return_recv_hook)
-        return combined, _event(async_finish), hook
+        return combined, recorded(async_finish), hook
 
     def get_next_low_latency_combine_buffer(self, handle: low_latency.Handle) -> Tensor:
         """Memory for ``x`` of a combine with ``zero_copy``: ``[local experts, ranks * max tokens, hidden]`` bfloat16. Not collective."""
@@ -377,31 +362,53 @@ class Buffer:
     # --- ranks that do not come ---
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """Leaves a rank out of low-latency operations from the next one on; each rank that is to do so calls this. Needs ``enable_shrink``.
-        A rank that is left out comes back by :meth:`low_latency_clean_mask_buffer` alone."""
+        """Leaves a rank out of low-latency operations from the next one on, or takes it in again. Needs ``enable_shrink``. The host waits for
+        the stream.
+
+        Masking is not collective: each rank that is to leave the other one out calls this. Unmasking is, in place of a local change as in
+        DeepEP: every rank that is not masked calls it between the same two operations, and so does ``rank_to_mask``, for itself. It
+        fails, and may be repeated, where one of them does not come within a minute. A rank that has masked all others, because it was
+        late, does not know who goes on: there :meth:`low_latency_clean_mask_buffer` is the way back.
+        """
         self._need_masks("low_latency_update_mask_buffer")
-        if not mask:
-            raise anabranch.UsageError(
-                "low_latency_update_mask_buffer: one rank cannot be unmasked; low_latency_clean_mask_buffer, which all ranks call, unmasks all"
-            )
-        for native in self._mask_plans():
-            native.mask_rank(rank_to_mask)
-        self._masked.add(rank_to_mask)
+        if not 0 <= rank_to_mask < self.group_size:
+            raise anabranch.UsageError(f"low_latency_update_mask_buffer: rank {rank_to_mask} is none of the {self.group_size} ranks")
+        if mask:
+            if rank_to_mask == self.rank:
+                raise anabranch.UsageError(f"low_latency_update_mask_buffer: rank {self.rank} cannot mask itself")
+            for native in self._mask_plans():
+                native.mask_rank(rank_to_mask)
+            self._masked.add(rank_to_mask)
+            return
+        out = {rank for native in self._mask_plans() for rank, _ in native.masked()} | self._masked
+        self._unmask([rank for rank in range(self.group_size) if rank not in out or rank == rank_to_mask])
+        self._masked.discard(rank_to_mask)
 
     def low_latency_query_mask_buffer(self, mask_status: Tensor) -> None:
-        """Fills ``[ranks]`` int32 with 1 for ranks that are left out, else 0. The host waits for the stream. Not collective."""
+        """Fills ``[ranks]`` int32 with 1 for ranks that are left out, else 0, in stream order: the host does not wait, and a graph may capture
+        it. Not collective."""
         self._need_masks("low_latency_query_mask_buffer")
-        masked = self._masked | {rank for native in self._mask_plans() for rank, _ in native.masked()}
-        mask_status.copy_(torch.tensor([int(rank in masked) for rank in range(self.group_size)], dtype=mask_status.dtype))
+        self._joined.settle()
+        plans = self._mask_plans()
+        if plans:
+            masks = [torch.from_dlpack(native.mask) for native in plans]
+            mask_status.copy_(torch.stack(masks).amax(0))
+            return
+        mask_status.zero_()
+        for rank in self._masked:
+            mask_status[rank] = 1
 
     def low_latency_clean_mask_buffer(self) -> None:
         """All ranks take part in low-latency operations again. Collective over all ranks: it fails where one does not come."""
         self._need_masks("low_latency_clean_mask_buffer")
+        self._unmask(list(range(self.group_size)))
+        self._masked.clear()
+
+    def _unmask(self, together: list[int]) -> None:
         for plan in self._low_latency.values():
             plan.drop_pending()
             for native in plan.natives():
-                native.reset_mask(list(range(self.group_size)), timeout=60)
-        self._masked.clear()
+                native.reset_mask(together, timeout=_UNMASK_SECONDS)
 
     def _need_masks(self, call: str) -> None:
         if not self.enable_shrink:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 
@@ -27,16 +29,49 @@ class EventOverlap:
 
     def __init__(self, event: EventHandle | None = None, extra_tensors: tuple[torch.Tensor, ...] | None = None) -> None:
         self.event, self.extra_tensors = event, extra_tensors
+        self._hook: Callable[[], None] | None = None
+        self._is_released_after = False
 
-    def current_stream_wait(self) -> None:
-        """The current stream waits for the event. Raises ``ValueError`` where there is none: the call had no ``async_finish``."""
+    def current_stream_wait(self, release_handle: bool = False) -> None:
+        """The current stream waits for the event, which ``release_handle`` then drops. Raises ``ValueError`` where there is none: the call
+        had no ``async_finish``."""
         if self.event is None:
-            raise ValueError("this call has no event to wait for; give it async_finish=True")
+            raise ValueError("this call has no event to wait for; give it async_finish=True (ElasticBuffer: async_with_compute_stream=True)")
         self.event.current_stream_wait()
+        hook, self._hook = self._hook, None
+        if hook is not None:
+            hook()
+        if release_handle:
+            self.event = None
+
+    def register_hook_after_wait(self, hook_after_wait: Callable[[], None]) -> None:
+        """Calls ``hook_after_wait`` once, after the next wait."""
+        if self._hook is not None:
+            raise ValueError("this event has a hook that was not called yet")
+        self._hook = hook_after_wait
+
+    def __call__(self, release_handle: bool = False) -> EventOverlap:
+        """For ``with event(release_handle=True):``."""
+        self._is_released_after = release_handle
+        return self
 
     def __enter__(self) -> EventOverlap:
         return self
 
     def __exit__(self, *error: object) -> None:
         if self.event is not None:
-            self.current_stream_wait()
+            self.current_stream_wait(self._is_released_after)
+        self._is_released_after = False
+
+
+def recorded(is_async: bool) -> EventOverlap:
+    """What a call returns: an event of its work, or none."""
+    return EventOverlap(EventHandle() if is_async else None)
+
+
+def wait_for(event: EventHandle | EventOverlap | None) -> None:
+    """The current stream waits for an event that a call was given."""
+    if isinstance(event, EventOverlap):
+        event = event.event
+    if event is not None:
+        event.current_stream_wait()
