@@ -20,7 +20,8 @@ group: every process and every device does the same, in the same order. ``start`
 
 Every call takes ``order`` and returns the next one. XLA runs calls that do not depend on each other in any order, which may differ between
 devices; through ``order`` each call depends on the one before it, in the backward pass too. Give each ``order`` to one call. The gradient with
-respect to the first ``order`` is the one after the backward pass.
+respect to the first ``order`` is the one after the backward pass. Programs are not ordered by it: one that does not use results of the program
+before has to be called after that is done (``jax.block_until_ready``).
 
 On GPUs a call puts its work on XLA's stream. On the CPU it returns when its result is there.
 """
@@ -149,9 +150,11 @@ class Group:
             with ThreadPoolExecutor(len(worlds)) as pool:
                 list(pool.map(lambda world: world.leave(), worlds))
 
-    def _check_live(self) -> None:
+    def _live(self) -> int:
+        """The group's number."""
         if self._number is None:
             raise RuntimeError("this group was left")
+        return self._number
 
     def __enter__(self) -> "Group":
         return self
@@ -195,18 +198,19 @@ class Group:
         return (x.shape[0] // self.size, *x.shape[1:]) if name == "reduce_scatter" else x.shape
 
     def _call(self, name: str, x: jax.Array, order: jax.Array, op: str) -> tuple[jax.Array, jax.Array]:
-        self._check_live()
+        group = self._live()
         if str(x.dtype) not in _TYPES:
             raise ValueError(f"{name}: elements of {x.dtype} are not supported; supported are {', '.join(_TYPES)}")
         results = (jax.ShapeDtypeStruct(self._shape(name, x), x.dtype), jax.ShapeDtypeStruct((1,), numpy.float32))
-        attributes = {"group": self._number, "call": _CALLS[name], "op": _native.xla_operator(op)}
-        attributes = {key: numpy.int64(value) for key, value in attributes.items()}
+        numbers = {"group": group, "call": _CALLS[name], "op": _native.xla_operator(op)}
+        attributes = {key: numpy.int64(value) for key, value in numbers.items()}
 
         @jax.custom_vjp
         def call(x: jax.Array, order: jax.Array) -> tuple[jax.Array, jax.Array]:
             # `order` is handed on as it is, in the same memory.
             target = jax.ffi.ffi_call(_TARGET, results, has_side_effect=True, input_output_aliases={1: 1})
-            return target(x, order, **attributes)
+            y, after = target(x, order, **attributes)
+            return y, after
 
         def forward(x: jax.Array, order: jax.Array) -> Any:
             y, after = call(x, order)

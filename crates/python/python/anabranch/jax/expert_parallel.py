@@ -364,7 +364,7 @@ class ExpertParallel:
         return self.layout_shape
 
     def _check_order(self, name: str, order: jax.Array) -> None:
-        self.group._check_live()
+        self.group._live()
         if order.shape != (1,) or order.dtype != numpy.float32:
             raise ValueError(f"{name}: order is {order.dtype}{list(order.shape)}; that of the call before, or of group.start(), is needed")
 
