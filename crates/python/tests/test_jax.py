@@ -38,7 +38,7 @@ def values(dtype):
 
 def run(body):
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    result = subprocess.run([sys.executable, "-c", PROGRAM + body], capture_output=True, text=True, env=environment, timeout=180)
+    result = subprocess.run([sys.executable, "-c", PROGRAM + body], capture_output=True, text=True, env=environment, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -275,7 +275,7 @@ def test_a_combine_whose_slot_was_given_away():
     """Dispatches within a dispatch, in a plan with one slot: rows of zeros are sent again, forward and backward."""
     run(LAYERS + """
 with anabranch.jax.Group(settings) as group:
-    for slots, capacity in ((1, None), (2, None), (1, 0), (2, 0)):
+    for slots, capacity in ((1, None), (1, 0), (2, 0)):
         ep = plan(slots=slots, capacity=capacity)
         dispatch, combine = (ep.dispatch, ep.combine) if capacity is None else (ep.dispatch_experts, ep.combine_experts)
 
@@ -431,7 +431,7 @@ def run_processes(program, devices=1):
     command = [sys.executable, "-c", program, address]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     processes = [subprocess.Popen([*command, str(rank)], env=environment, **pipes) for rank in range(2)]
-    outputs = [process.communicate(timeout=150)[0] for process in processes]
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
     assert all(process.returncode == 0 for process in processes), outputs
 
 
