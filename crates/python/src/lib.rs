@@ -41,7 +41,10 @@ mod _native {
     #[pymodule_export]
     use super::world::{Profile, World, profile};
     #[pymodule_export]
-    use super::xla::{xla_collective_handler, xla_operator, xla_register, xla_unregister};
+    use super::xla::{
+        xla_collective_handler, xla_combine_handler, xla_dispatch_handler, xla_operator, xla_register,
+        xla_register_plans, xla_unregister, xla_unregister_plans,
+    };
 
     #[pymodule_export]
     use super::{flush_logs, run_command};

@@ -1,6 +1,6 @@
 //! Received rows grouped by expert, and the sums of the experts' output.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anabranch::ccl::DataType;
 use anabranch::ep::{self, ExpertMajorPlan};
@@ -17,11 +17,17 @@ const SOURCE_WORDS: u64 = 5;
 
 /// What windows keep.
 #[derive(Debug)]
-struct Buffers {
+pub(crate) struct Layout {
     inner: Arc<Inner>,
     plan: ExpertMajorPlan,
     base: DeviceAddress,
     major: Mutex<ep::ExpertMajor>,
+}
+
+impl Layout {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ep::ExpertMajor> {
+        self.major.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Rows grouped by expert, `[local experts, capacity, hidden]`: the input of grouped matrix products. Made by
@@ -32,15 +38,19 @@ struct Buffers {
 #[pyclass(frozen, module = "anabranch", name = "ExpertMajor")]
 #[derive(Debug)]
 pub(crate) struct ExpertMajor {
-    buffers: Unlocked<Arc<Buffers>>,
+    buffers: Unlocked<Arc<Layout>>,
 }
 
 impl ExpertMajor {
     pub(super) fn new(inner: Arc<Inner>, major: ep::ExpertMajor) -> Self {
         let (plan, base) =
             (major.plan().clone(), DeviceAddress(major.counts().0 - major.plan().layout().counts));
-        let buffers = Buffers { inner, plan, base, major: Mutex::new(major) };
+        let buffers = Layout { inner, plan, base, major: Mutex::new(major) };
         Self { buffers: Unlocked::new(Arc::new(buffers)) }
+    }
+
+    pub(crate) fn layout(&self) -> &Arc<Layout> {
+        &self.buffers
     }
 
     fn ep(&self) -> ExpertParallel {
@@ -168,7 +178,7 @@ impl ExpertMajor {
         ep.own(&dispatched.inner, "dispatch")?;
         let stream = ep.stream_or(py, stream, &dispatched.stream)?;
         ep.launch_with(py, &stream, dispatched, Vec::new(), |_, stream, handle| {
-            self.buffers.major.lock().unwrap_or_else(PoisonError::into_inner).expand(stream, handle)
+            self.buffers.lock().expand(stream, handle)
         })
     }
 
@@ -205,7 +215,7 @@ impl ExpertMajor {
         let (experts, sums) = unsafe { (y.slice(), out.as_ref().map(|out| out.slice())) };
         let objects = super::tensors::objects([Some(y), out]);
         ep.launch_with(py, &stream, dispatched, objects, |_, stream, handle| {
-            let major = self.buffers.major.lock().unwrap_or_else(PoisonError::into_inner);
+            let major = self.buffers.lock();
             match sums {
                 None => major.contract(stream, handle, experts).map(drop),
                 Some(sums) => major.contract_into(stream, handle, experts, sums).map(drop),

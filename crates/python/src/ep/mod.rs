@@ -16,14 +16,14 @@ use crate::state::State;
 
 pub(crate) use config::EpConfig;
 pub(crate) use dispatched::{CombineSent, DispatchSent, Dispatched, Routing};
-pub(crate) use expert_major::ExpertMajor;
+pub(crate) use expert_major::{ExpertMajor, Layout};
 pub(crate) use parallel::ExpertParallel;
 
 /// What windows keep.
 #[derive(Debug)]
-struct Inner {
-    state: Arc<State>,
-    ep: ep::ExpertParallel,
+pub(crate) struct Inner {
+    pub(crate) state: Arc<State>,
+    pub(crate) ep: ep::ExpertParallel,
 }
 
 /// Takes what a handle holds.

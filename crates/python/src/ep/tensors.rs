@@ -53,6 +53,10 @@ impl ExpertParallel {
         Self { inner: Unlocked::new(Arc::new(Inner { state, ep })) }
     }
 
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
     pub(super) fn shared(&self) -> Unlocked<Arc<Inner>> {
         Unlocked::new(Arc::clone(&self.inner))
     }

@@ -3,22 +3,25 @@
     import anabranch.jax, jax
     from jax.sharding import Mesh, PartitionSpec as P
 
-    with anabranch.jax.Group() as group:              # all devices of this process
+    with anabranch.jax.Group() as group:              # all devices
         def step(x):
             order = group.start("ranks")
             total, order = group.all_reduce(x, order)
             parts, order = group.all_gather(total, order)
             return parts
 
-        mesh = Mesh(jax.local_devices(), ("ranks",))
+        mesh = Mesh(jax.devices(), ("ranks",))
         y = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=P("ranks"), out_specs=P("ranks"), check_vma=False))(x)
         y.block_until_ready()
 
-The functions are calls of XLA's FFI. They belong inside ``jax.shard_map`` over a mesh of the process's devices in their order, with
-``check_vma=False``: there is one rank a device, and each gives its own shard.
+The functions are calls of XLA's FFI. They belong inside ``jax.shard_map`` over a mesh of ``jax.devices()`` in their order, with
+``check_vma=False``: there is one rank a device, and each gives its own shard. All of them are collective, and so are making and leaving a
+group: every process and every device does the same, in the same order. ``start`` alone is not.
 
 Every call takes ``order`` and returns the next one. XLA runs calls that do not depend on each other in any order, which may differ between
-devices; through ``order`` each call depends on the one before it, in the backward pass too. Give each ``order`` to one call.
+devices; through ``order`` each call depends on the one before it, in the backward pass too. Give each ``order`` to one call. The gradient with
+respect to the first ``order`` is the one after the backward pass. Programs are not ordered by it: one that does not use results of the program
+before has to be called after that is done (``jax.block_until_ready``).
 
 On GPUs a call puts its work on XLA's stream. On the CPU it returns when its result is there.
 """
@@ -46,18 +49,50 @@ _TYPES = (
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
 _LOG = logging.getLogger("anabranch.jax")
+# Milliseconds that a process waits for the address of the first: JAX's own limit for its start.
+_PATIENCE = 300_000
 _PLATFORMS = {"host": "cpu", "nvidia": "CUDA", "amd": "ROCM"}
 _T = TypeVar("_T")
 
 
 @functools.cache
-def _register(runtime: str) -> None:
-    address = ctypes.c_void_p(_native.xla_collective_handler())
-    jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(address), platform=_PLATFORMS[runtime])
+def _register(target: str, handler: int, runtime: str) -> None:
+    jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(ctypes.c_void_p(handler)), platform=_PLATFORMS[runtime])
+
+
+class _Store:
+    """The key-value store of ``jax.distributed``. JAX has no public name for its client."""
+
+    def __init__(self) -> None:
+        from jax._src import distributed
+
+        self._client: Any = distributed.global_state.client
+
+    def set(self, key: str, value: bytes) -> None:
+        self._client.key_value_set_bytes(key, value)
+
+    def get(self, key: str) -> bytes:
+        return self._client.blocking_key_value_get_bytes(key, _PATIENCE)
+
+
+def _join(config: "_native.Config | str | Mapping[str, Any] | None", set: list[str]) -> list["_native.World"]:
+    """The ranks of this process: a thread for each of its devices, or one of several processes."""
+    devices, processes = jax.devices(), jax.process_count()
+    if processes == 1:
+        return _native.join_threads(len(devices), config, set=set)
+    if len(devices) != processes or len(jax.local_devices()) != 1:
+        raise NotImplementedError(
+            f"process {jax.process_index()} of {processes} has {len(jax.local_devices())} devices, and all have {len(devices)}; several "
+            "processes need exactly one each (local_device_ids of jax.distributed.initialize), and one process may have any number"
+        )
+    rank = devices.index(jax.local_devices()[0])
+    return [_native.init(config, set=set, store=_Store(), name="jax", rank=rank, world_size=len(devices))]
 
 
 class Group:
-    """All local devices of JAX as ranks of one world, in the order of ``jax.local_devices()``.
+    """All devices of JAX as ranks of one world, in the order of ``jax.devices()``.
+
+    They are those of one process, or of several (``jax.distributed.initialize``) that have one each: every process then makes the group.
 
     A context manager: leaving the block waits for programs that run, and leaves the world. Compiled programs that use the group fail from then
     on.
@@ -74,22 +109,18 @@ class Group:
         *,
         set: Sequence[str] = (),
     ) -> None:
-        if jax.process_count() > 1:
-            raise NotImplementedError(
-                f"process {jax.process_index()} of {jax.process_count()}: a group has the devices of one process, so the program has to run in "
-                "one; with several, use anabranch.init() and its calls outside of compiled programs"
-            )
-        self.size = len(jax.local_devices())
-        self.worlds = _native.join_threads(self.size, config, set=[*set])
+        self.worlds = _join(config, [*set])
+        self.size = self.worlds[0].size
         self.runtime = self.worlds[0].runtime
         self._number: int | None = None
+        self._plans: list[int] = []
         try:
             expected = "cpu" if self.runtime == "host" else "gpu"
             if jax.default_backend() != expected:
                 raise ValueError(
                     f"device.runtime is {self.runtime}, and JAX's default backend is {jax.default_backend()}; {expected} is needed"
                 )
-            _register(self.runtime)
+            _register(_TARGET, _native.xla_collective_handler(), self.runtime)
             self._number = _native.xla_register(self._on_all(lambda world: world.communicator()))
         except BaseException:
             self.leave()
@@ -97,7 +128,9 @@ class Group:
 
     def _on_all(self, call: Callable[["_native.World"], _T]) -> list[_T]:
         """Runs a collective call on all ranks at once."""
-        with ThreadPoolExecutor(self.size) as pool:
+        if not self.worlds:
+            raise RuntimeError("this group was left")
+        with ThreadPoolExecutor(len(self.worlds)) as pool:
             return list(pool.map(call, self.worlds))
 
     def leave(self) -> None:
@@ -109,11 +142,19 @@ class Group:
             except Exception as error:
                 # The program that failed has reported it, or will where its result is read.
                 _LOG.debug("a program failed before its group was left: %s", error)
+            for plan in self._plans:
+                _native.xla_unregister_plans(plan)
             _native.xla_unregister(number)
         worlds, self.worlds = self.worlds, []
         if worlds:
             with ThreadPoolExecutor(len(worlds)) as pool:
                 list(pool.map(lambda world: world.leave(), worlds))
+
+    def _live(self) -> int:
+        """The group's number."""
+        if self._number is None:
+            raise RuntimeError("this group was left")
+        return self._number
 
     def __enter__(self) -> "Group":
         return self
@@ -157,19 +198,19 @@ class Group:
         return (x.shape[0] // self.size, *x.shape[1:]) if name == "reduce_scatter" else x.shape
 
     def _call(self, name: str, x: jax.Array, order: jax.Array, op: str) -> tuple[jax.Array, jax.Array]:
-        if self._number is None:
-            raise RuntimeError("this group was left")
+        group = self._live()
         if str(x.dtype) not in _TYPES:
             raise ValueError(f"{name}: elements of {x.dtype} are not supported; supported are {', '.join(_TYPES)}")
         results = (jax.ShapeDtypeStruct(self._shape(name, x), x.dtype), jax.ShapeDtypeStruct((1,), numpy.float32))
-        attributes = {"group": self._number, "call": _CALLS[name], "op": _native.xla_operator(op)}
-        attributes = {key: numpy.int64(value) for key, value in attributes.items()}
+        numbers = {"group": group, "call": _CALLS[name], "op": _native.xla_operator(op)}
+        attributes = {key: numpy.int64(value) for key, value in numbers.items()}
 
         @jax.custom_vjp
         def call(x: jax.Array, order: jax.Array) -> tuple[jax.Array, jax.Array]:
             # `order` is handed on as it is, in the same memory.
             target = jax.ffi.ffi_call(_TARGET, results, has_side_effect=True, input_output_aliases={1: 1})
-            return target(x, order, **attributes)
+            y, after = target(x, order, **attributes)
+            return y, after
 
         def forward(x: jax.Array, order: jax.Array) -> Any:
             y, after = call(x, order)

@@ -1,0 +1,374 @@
+//! Structs of `xla/ffi/api/c_api.h`, API version 0.3, declared by hand, and what a handler does with them.
+//!
+//! Every struct begins with its size: a later minor version may append fields, and what is here stays at its place.
+
+use std::ffi::{CString, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use anabranch::ccl::DataType;
+use anabranch::hip::DeviceAddress;
+
+/// `XLA_FFI_Extension_Base`.
+#[repr(C)]
+struct Extension {
+    size: usize,
+    kind: i32,
+    next: *mut Self,
+}
+
+/// `XLA_FFI_Extension_Metadata`.
+const METADATA: i32 = 1;
+
+#[repr(C)]
+struct Version {
+    size: usize,
+    extensions: *mut Extension,
+    major: i32,
+    minor: i32,
+}
+
+#[repr(C)]
+struct Metadata {
+    size: usize,
+    version: Version,
+    traits: u32,
+    state: i64,
+}
+
+#[repr(C)]
+struct MetadataExtension {
+    base: Extension,
+    metadata: *mut Metadata,
+}
+
+#[repr(C)]
+struct Buffer {
+    size: usize,
+    extensions: *mut Extension,
+    data_type: i32,
+    data: *mut c_void,
+    rank: i64,
+    dimensions: *const i64,
+}
+
+/// `XLA_FFI_Args` and `XLA_FFI_Rets`.
+#[repr(C)]
+struct Buffers {
+    size: usize,
+    extensions: *mut Extension,
+    count: i64,
+    kinds: *const i32,
+    values: *const *const Buffer,
+}
+
+#[repr(C)]
+struct Span {
+    start: *const u8,
+    length: usize,
+}
+
+#[repr(C)]
+struct Scalar {
+    data_type: i32,
+    value: *const c_void,
+}
+
+#[repr(C)]
+struct Attributes {
+    size: usize,
+    extensions: *mut Extension,
+    count: i64,
+    kinds: *const i32,
+    names: *const *const Span,
+    values: *const *const c_void,
+}
+
+/// `XLA_FFI_AttrType_SCALAR`, and the type of scalars that are read.
+const SCALAR: i32 = 3;
+const S64: i32 = 5;
+
+/// `XLA_FFI_CallFrame`.
+#[repr(C)]
+pub(super) struct Frame {
+    size: usize,
+    extensions: *mut Extension,
+    api: *const Api,
+    context: *mut c_void,
+    stage: i32,
+    arguments: Buffers,
+    results: Buffers,
+    attributes: Attributes,
+    future: *mut c_void,
+}
+
+/// `XLA_FFI_ExecutionStage_EXECUTE`.
+const EXECUTE: i32 = 3;
+
+#[repr(C)]
+struct ErrorCreate {
+    size: usize,
+    extensions: *mut Extension,
+    message: *const i8,
+    code: i32,
+}
+
+/// `XLA_FFI_Error_Code_INTERNAL`.
+const INTERNAL: i32 = 13;
+
+#[repr(C)]
+struct StreamGet {
+    size: usize,
+    extensions: *mut Extension,
+    context: *mut c_void,
+    stream: *mut c_void,
+}
+
+#[repr(C)]
+struct OrdinalGet {
+    size: usize,
+    extensions: *mut Extension,
+    context: *mut c_void,
+    ordinal: i32,
+}
+
+type Unused = *const c_void;
+
+/// `XLA_FFI_Api`.
+#[repr(C)]
+struct Api {
+    size: usize,
+    extensions: *mut Extension,
+    version: Version,
+    internal: Unused,
+    error_create: unsafe extern "C" fn(*mut ErrorCreate) -> *mut c_void,
+    error_get_message: Unused,
+    error_destroy: Unused,
+    handler_register: Unused,
+    stream_get: unsafe extern "C" fn(*mut StreamGet) -> *mut c_void,
+    type_register: Unused,
+    context_get: Unused,
+    state_set: Unused,
+    state_get: Unused,
+    memory_allocate: Unused,
+    memory_free: Unused,
+    pool_schedule: Unused,
+    pool_threads: Unused,
+    future_create: Unused,
+    future_set_available: Unused,
+    future_set_error: Unused,
+    run_id_get: Unused,
+    ordinal_get: unsafe extern "C" fn(*mut OrdinalGet) -> *mut c_void,
+}
+
+/// Types of `XLA_FFI_DataType`.
+const TYPES: [(i32, DataType); 17] = [
+    (1, DataType::Bool),
+    (2, DataType::I8),
+    (3, DataType::I16),
+    (4, DataType::I32),
+    (5, DataType::I64),
+    (6, DataType::U8),
+    (7, DataType::U16),
+    (8, DataType::U32),
+    (9, DataType::U64),
+    (10, DataType::F16),
+    (11, DataType::F32),
+    (12, DataType::F64),
+    (16, DataType::Bf16),
+    (19, DataType::F8E5m2),
+    (20, DataType::F8E4m3),
+    (24, DataType::F8E5m2Fnuz),
+    (25, DataType::F8E4m3Fnuz),
+];
+
+/// A buffer of a call: an argument or a result.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operand<'a> {
+    pub(super) address: DeviceAddress,
+    pub(super) data_type: DataType,
+    pub(super) extents: &'a [i64],
+}
+
+impl Operand<'_> {
+    /// Its elements.
+    pub(super) fn count(&self) -> u64 {
+        self.extents.iter().map(|extent| extent.unsigned_abs()).product()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.count() * u64::from(self.data_type.bytes())
+    }
+}
+
+/// A call that XLA makes.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    frame: &'a Frame,
+}
+
+/// What XLA calls: answers questions about the handler, else runs it and reports its error.
+///
+/// # Safety
+/// The frame is XLA's.
+pub(super) unsafe fn handle(
+    frame: *mut Frame,
+    run: impl FnOnce(Call<'_>) -> Result<(), String>,
+) -> *mut c_void {
+    // SAFETY: XLA passes a frame of its own, which is valid during the call.
+    let frame = unsafe { &mut *frame };
+    // SAFETY: as above.
+    if unsafe { answer_metadata(frame) } || frame.stage != EXECUTE {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: as above.
+    let result = catch_unwind(AssertUnwindSafe(|| unsafe { Call::new(frame) }.and_then(run)));
+    let message = match result {
+        Ok(Ok(())) => return std::ptr::null_mut(),
+        Ok(Err(message)) => message,
+        Err(_) => "the library panicked; see standard error".to_owned(),
+    };
+    let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
+    let mut arguments = ErrorCreate {
+        size: size_of::<ErrorCreate>(),
+        extensions: std::ptr::null_mut(),
+        message: message.as_ptr().cast(),
+        code: INTERNAL,
+    };
+    // SAFETY: XLA copies the message.
+    unsafe { ((*frame.api).error_create)(&raw mut arguments) }
+}
+
+/// At registration XLA asks for the handler's version and traits.
+///
+/// # Safety
+/// The frame is XLA's.
+unsafe fn answer_metadata(frame: &mut Frame) -> bool {
+    let mut extension = frame.extensions;
+    // SAFETY: a list that ends with null; the kind says what an entry is.
+    while let Some(entry) = unsafe { extension.as_mut() } {
+        if entry.kind == METADATA {
+            // SAFETY: as above.
+            let metadata = unsafe { &mut *(*extension.cast::<MetadataExtension>()).metadata };
+            (metadata.version.major, metadata.version.minor) = (0, 3);
+            metadata.traits = 0;
+            return true;
+        }
+        extension = entry.next;
+    }
+    false
+}
+
+impl<'a> Call<'a> {
+    /// # Safety
+    /// The frame is XLA's, and valid for `'a`: so are its buffers, their extents and its attributes.
+    unsafe fn new(frame: &'a Frame) -> Result<Self, String> {
+        // SAFETY: the API's table is XLA's.
+        let api = unsafe { &*frame.api };
+        if api.version.major != 0
+            || api.size < size_of::<Api>()
+            || frame.size < std::mem::offset_of!(Frame, future)
+        {
+            return Err(format!(
+                "XLA's FFI has version {}.{}; 0.3 is needed",
+                api.version.major, api.version.minor
+            ));
+        }
+        Ok(Self { frame })
+    }
+
+    fn api(&self) -> &'a Api {
+        // SAFETY: the promise of `new`.
+        unsafe { &*self.frame.api }
+    }
+
+    /// The device's number among those of this process.
+    pub(super) fn ordinal(&self) -> Result<i32, String> {
+        let mut asked = OrdinalGet {
+            size: size_of::<OrdinalGet>(),
+            extensions: std::ptr::null_mut(),
+            context: self.frame.context,
+            ordinal: 0,
+        };
+        // SAFETY: the call fills one struct.
+        let error = unsafe { (self.api().ordinal_get)(&raw mut asked) };
+        error.is_null().then_some(asked.ordinal).ok_or_else(|| "XLA does not say the device".to_owned())
+    }
+
+    /// XLA's stream of the device.
+    pub(super) fn stream(&self) -> Result<*mut c_void, String> {
+        let mut asked = StreamGet {
+            size: size_of::<StreamGet>(),
+            extensions: std::ptr::null_mut(),
+            context: self.frame.context,
+            stream: std::ptr::null_mut(),
+        };
+        // SAFETY: the call fills one struct.
+        let error = unsafe { (self.api().stream_get)(&raw mut asked) };
+        error.is_null().then_some(asked.stream).ok_or_else(|| "XLA does not say the stream".to_owned())
+    }
+
+    /// An attribute that is a 64-bit integer.
+    pub(super) fn integer(&self, name: &str) -> Result<i64, String> {
+        let attributes = &self.frame.attributes;
+        for index in 0..usize::try_from(attributes.count).unwrap_or(0) {
+            // SAFETY: the promise of `new`: the arrays have an entry for each attribute; a scalar's value is of its type.
+            unsafe {
+                let span = &**attributes.names.add(index);
+                if std::slice::from_raw_parts(span.start, span.length) != name.as_bytes() {
+                    continue;
+                }
+                let scalar = &*(*attributes.values.add(index)).cast::<Scalar>();
+                if *attributes.kinds.add(index) == SCALAR && scalar.data_type == S64 {
+                    return Ok(scalar.value.cast::<i64>().read_unaligned());
+                }
+            }
+        }
+        Err(format!("the attribute {name} is missing, or no 64-bit integer"))
+    }
+
+    pub(super) fn arguments<const N: usize>(&self) -> Result<[Operand<'a>; N], String> {
+        operands(&self.frame.arguments)
+    }
+
+    pub(super) fn results<const N: usize>(&self) -> Result<[Operand<'a>; N], String> {
+        operands(&self.frame.results)
+    }
+
+    /// What the last argument, which orders calls, holds in memory of the host: the device's place on the mesh's axis.
+    pub(super) fn place(&self) -> Result<f32, String> {
+        let arguments = &self.frame.arguments;
+        let last = usize::try_from(arguments.count).ok().and_then(|count| count.checked_sub(1));
+        let last = last.ok_or("the call has no arguments")?;
+        // SAFETY: the promise of `new`.
+        let order = unsafe { operand(&**arguments.values.add(last)) }?;
+        if order.data_type != DataType::F32 || order.count() != 1 || order.address.is_null() {
+            return Err("the last argument is not one f32".to_owned());
+        }
+        // SAFETY: the promise of `new`; XLA's arrays are aligned for their elements.
+        Ok(unsafe { (order.address.0 as *const f32).read() })
+    }
+}
+
+/// The buffers of a call, which has so many.
+fn operands<'a, const N: usize>(buffers: &'a Buffers) -> Result<[Operand<'a>; N], String> {
+    if usize::try_from(buffers.count) != Ok(N) {
+        return Err(format!("{} buffers were given; {N} are needed", buffers.count));
+    }
+    // SAFETY: the frame is XLA's (`Call::new`): the array has an entry for each buffer.
+    let all = (0..N).map(|index| unsafe { operand(&**buffers.values.add(index)) });
+    let all = all.collect::<Result<Vec<_>, _>>()?;
+    all.try_into().map_err(|_| format!("{N} buffers are needed"))
+}
+
+/// # Safety
+/// The buffer is XLA's.
+unsafe fn operand(buffer: &Buffer) -> Result<Operand<'_>, String> {
+    let rank = usize::try_from(buffer.rank).unwrap_or(0);
+    // SAFETY: a buffer has as many extents as its rank.
+    let extents =
+        if rank == 0 { &[] } else { unsafe { std::slice::from_raw_parts(buffer.dimensions, rank) } };
+    let found = TYPES.iter().find(|(code, _)| *code == buffer.data_type);
+    let (_, data_type) =
+        found.ok_or_else(|| format!("XLA's element type {} is not supported", buffer.data_type))?;
+    Ok(Operand { address: DeviceAddress(buffer.data as u64), data_type: *data_type, extents })
+}

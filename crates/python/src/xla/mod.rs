@@ -1,0 +1,109 @@
+//! Handlers of XLA's FFI: collectives, and dispatch and combine, which compiled programs of JAX call.
+
+mod collectives;
+mod experts;
+mod ffi;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anabranch::RuntimeKind;
+use anabranch::ccl::Work;
+use anabranch::hip::Stream;
+
+use ffi::Call;
+
+use crate::state::{SLICE, State};
+
+pub(crate) use collectives::{xla_collective_handler, xla_operator, xla_register, xla_unregister};
+pub(crate) use experts::{
+    xla_combine_handler, xla_dispatch_handler, xla_register_plans, xla_unregister_plans,
+};
+
+/// A rank of this process: what a handler runs on one device.
+trait Member {
+    fn state(&self) -> &State;
+}
+
+/// Members by number: one for each device of this process, in the order of the devices. A program of XLA can only name a number; none is used
+/// again.
+#[derive(Debug)]
+struct Registry<T> {
+    entries: Mutex<Entries<T>>,
+}
+
+#[derive(Debug)]
+struct Entries<T> {
+    last: i64,
+    members: BTreeMap<i64, Arc<Vec<T>>>,
+}
+
+impl<T> Registry<T> {
+    const fn new() -> Self {
+        Self { entries: Mutex::new(Entries { last: 0, members: BTreeMap::new() }) }
+    }
+
+    fn insert(&self, members: Vec<T>) -> i64 {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.last += 1;
+        let number = entries.last;
+        entries.members.insert(number, Arc::new(members));
+        number
+    }
+
+    /// A drop of what it returns may wait for other ranks.
+    fn remove(&self, number: i64) -> Option<Arc<Vec<T>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).members.remove(&number)
+    }
+
+    fn get(&self, number: i64) -> Option<Arc<Vec<T>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).members.get(&number).cloned()
+    }
+}
+
+/// Launches with the member of the call's device. On the CPU, returns when the work is over: what `launch` returned, or all of the stream's.
+fn run_on_device<T: Member>(
+    registry: &Registry<T>,
+    call: Call<'_>,
+    launch: impl FnOnce(&T, &Stream) -> Result<Option<Work>, String>,
+) -> Result<(), String> {
+    let members = registry.get(call.integer("group")?);
+    let members = members.ok_or_else(|| "the group of this program was left".to_owned())?;
+    let ordinal = call.ordinal()?;
+    // A process with one member has one device in the mesh, whatever XLA numbers it.
+    let index = if members.len() == 1 { Some(0) } else { usize::try_from(ordinal).ok() };
+    let member = index.and_then(|index| members.get(index));
+    let member =
+        member.ok_or_else(|| format!("device {ordinal} is not in the group, which has {}", members.len()))?;
+    let state = member.state();
+    if state.home.runtime != RuntimeKind::Host {
+        // SAFETY: XLA's stream of this device, used in this call.
+        let stream = unsafe { state.world.device().borrow_stream(call.stream()?) };
+        return launch(member, &stream).map(drop);
+    }
+    let (rank, place) = (state.world.rank().get(), call.place()?);
+    if (place - rank as f32).abs() > 0.5 {
+        return Err(format!(
+            "the device of rank {rank} is at place {place} of the mesh's axis; make the mesh of jax.devices(), in their order"
+        ));
+    }
+    let stream = state.own_stream();
+    let launched = launch(member, stream);
+    loop {
+        let waited = match &launched {
+            Ok(Some(work)) => work.join(SLICE).map_err(anabranch::Error::from),
+            // After an error too: XLA frees the buffers of the call.
+            _ => state.world.synchronize_within(stream, SLICE).map_err(anabranch::Error::from),
+        };
+        match waited {
+            Ok(()) => return launched.map(drop),
+            Err(error) if error.is_busy() => {}
+            Err(error) => return launched.and(Err(report(error))),
+        }
+    }
+}
+
+/// An error, for XLA.
+fn report(error: impl Into<anabranch::Error>) -> String {
+    format!("{:?}", error.into())
+}
