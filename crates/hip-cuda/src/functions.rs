@@ -149,6 +149,8 @@ driver_functions! {
         fn cuStreamBeginCapture_v2(stream: CuStream, mode: c_int);
         fn cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph);
         fn cuStreamIsCapturing(stream: CuStream, status: *mut c_int);
+        fn cuStreamGetCaptureInfo(stream: CuStream, status: *mut c_int, number: *mut c_ulonglong);
+        fn cuEventRecordWithFlags(event: CuEvent, stream: CuStream, flags: c_uint);
         fn cuGraphInstantiateWithFlags(exec: *mut CuGraphExec, graph: CuGraph, flags: c_ulonglong);
         fn cuGraphUpload(exec: CuGraphExec, stream: CuStream);
         fn cuGraphLaunch(exec: CuGraphExec, stream: CuStream);

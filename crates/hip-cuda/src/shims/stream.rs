@@ -28,6 +28,9 @@ forward! {
     fn hipEventDestroy(event: HipEvent) via cuEventDestroy_v2(event);
     /// Marks a point of the stream.
     fn hipEventRecord(event: HipEvent, stream: HipStream) via cuEventRecord(event, stream);
+    /// Marks a point of each launch of a graph; the flag has the same number in both.
+    fn hipEventRecordWithFlags(event: HipEvent, stream: HipStream, flags: c_uint)
+        via cuEventRecordWithFlags(event, stream, flags);
     /// Waits for the event's last record.
     fn hipEventSynchronize(event: HipEvent) via cuEventSynchronize(event);
     /// `hipErrorNotReady` before the event's last record is reached.
