@@ -128,13 +128,15 @@ fn events_order_launches_of_graphs_with_each_other_and_with_other_work() {
         let record = |event, stream| unsafe {
             api.hipEventRecordWithFlags.unwrap()(event, stream, flags::EVENT_RECORD_EXTERNAL)
         };
-        let wait = |event, stream| unsafe {
-            (api.hipStreamWaitEvent)(stream, event, flags::EVENT_WAIT_EXTERNAL)
-        };
+        let wait =
+            |event, stream| unsafe { (api.hipStreamWaitEvent)(stream, event, flags::EVENT_WAIT_EXTERNAL) };
         let words = gpu.malloc(16);
         let gate = words.wrapping_byte_add(8);
         let (main, side, event) = (gpu.stream(), gpu.stream(), gpu.event());
-        assert_eq!((record(event, main), wait(event, main)), (HipError::INVALID_VALUE, HipError::INVALID_VALUE));
+        assert_eq!(
+            (record(event, main), wait(event, main)),
+            (HipError::INVALID_VALUE, HipError::INVALID_VALUE)
+        );
         let number = |stream| {
             let (mut status, mut number) = (-1, u64::MAX);
             ok(unsafe { api.hipStreamGetCaptureInfo.unwrap()(stream, &raw mut status, &raw mut number) });

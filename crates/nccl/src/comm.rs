@@ -6,9 +6,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use anabranch::bootstrap::{TcpRoot, UniqueId};
+use anabranch::bootstrap::{JoinStop, TcpRoot, UniqueId};
 use anabranch::ccl::{Communicator, ReduceOp};
-use anabranch::{RuntimeKind, World};
+use anabranch::{JoinedRank, RuntimeKind, World};
 
 use crate::abi::{self, CommConfig, Handle};
 use crate::blocks::Blocks;
@@ -18,6 +18,8 @@ use crate::order::Order;
 use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::window::Window;
+
+const ABORTED: &str = "the communicator was aborted";
 
 pub(crate) type Id = [u8; UniqueId::BYTES];
 
@@ -66,8 +68,10 @@ pub(crate) struct Comm {
     process: u32,
     /// Rank 0's, until it joins.
     root: Mutex<Option<TcpRoot>>,
+    /// Ends an initialisation.
+    stop: JoinStop,
     joined: OnceLock<Result<Arc<Joined>, Failure>>,
-    /// Held where `joined` is set, and where leaving begins: the later one sees the other, and leaves.
+    /// Held where `joined` is set, and where leaving or an abort begins: the later one sees the other.
     turn: Mutex<()>,
     is_aborted: AtomicBool,
     is_leaving: AtomicBool,
@@ -127,7 +131,9 @@ pub(crate) fn take_root(id: &Id) -> Result<TcpRoot, Failure> {
     UniqueId::from_bytes(id)
         .map_err(|error| Failure::argument(format!("the id is not one of this library's: {error}")))?;
     lock(&ROOTS).get_or_insert_default().remove(id).ok_or_else(|| {
-        Failure::usage("rank 0 must be in the process that called ncclGetUniqueId, and an id serves one communicator")
+        Failure::usage(
+            "rank 0 must be in the process that called ncclGetUniqueId, and an id serves one communicator",
+        )
     })
 }
 
@@ -197,6 +203,7 @@ impl Comm {
             clique,
             process: std::process::id(),
             root: Mutex::new(root),
+            stop: JoinStop::default(),
             joined: OnceLock::new(),
             turn: Mutex::default(),
             is_aborted: AtomicBool::new(false),
@@ -214,6 +221,8 @@ impl Comm {
     /// Ends the waits for an initialisation that will not run.
     pub(crate) fn give_up(&self) {
         let text = "the communicator was not initialised: its group failed before, or was not run";
+        // Its socket serves no other communicator.
+        drop(lock(&self.root).take());
         // An outcome that is there stays.
         self.settle(Err(Failure::usage(text).on(self.rank, self.size)));
     }
@@ -221,9 +230,11 @@ impl Comm {
     /// Notes the outcome of the initialisation, and leaves again where the program has ended the communicator meanwhile.
     fn settle(&self, outcome: Result<Arc<Joined>, Failure>) {
         let turn = lock(&self.turn);
-        let (is_first, is_leaving) = (self.joined.set(outcome).is_ok(), self.is_leaving.load(Ordering::Acquire));
+        let (is_first, is_leaving) =
+            (self.joined.set(outcome).is_ok(), self.is_leaving.load(Ordering::Acquire));
+        let is_aborted = self.is_aborted.load(Ordering::Acquire);
         drop(turn);
-        if self.is_aborted.load(Ordering::Acquire) {
+        if is_aborted {
             self.strike();
         }
         if is_first && is_leaving {
@@ -249,7 +260,9 @@ impl Comm {
         if !self.config.is_nonblocking || self.joined.get().is_some() {
             return Ok(());
         }
-        Err(Failure::usage("the communicator is being initialised: wait until ncclCommGetAsyncError says ncclSuccess"))
+        Err(Failure::usage(
+            "the communicator is being initialised: wait until ncclCommGetAsyncError says ncclSuccess",
+        ))
     }
 
     /// Meets the other ranks. Collective.
@@ -257,7 +270,10 @@ impl Comm {
     /// # Errors
     /// Ranks that did not come; different settings; the device's. [`Self::joined`] has the same afterwards.
     pub(crate) fn join(&self) -> Result<(), Failure> {
-        let result = self.meet().map(Arc::new).map_err(|failure| failure.on(self.rank, self.size));
+        let result = self.meet().map(Arc::new).map_err(|failure| {
+            let failure = if self.stop.is_stopped() { Failure::usage(ABORTED) } else { failure };
+            failure.on(self.rank, self.size)
+        });
         let outcome = result.as_ref().map(|_| ()).map_err(Clone::clone);
         // Each communicator is joined once.
         self.settle(result);
@@ -271,8 +287,18 @@ impl Comm {
         let local = (process.local_rank(self.device)?, process.platform.ranks());
         let root = lock(&self.root).take();
         let place = (self.rank, self.size);
-        let rank = anabranch::rendezvous_by_id(process.config(), &id, root, place, Some(local))?;
-        let world = process.platform.join(&rank)?;
+        let rank = anabranch::rendezvous_by_id(process.config(), &id, root, place, Some(local), &self.stop)?;
+        self.enter(&process, &rank).inspect_err(|_| {
+            if self.stop.is_stopped()
+                && let Err(error) = rank.rendezvous.leave()
+            {
+                tracing::debug!(%error, "leaving the rendezvous of an initialisation that was aborted");
+            }
+        })
+    }
+
+    fn enter(&self, process: &Process, rank: &JoinedRank) -> Result<Joined, Failure> {
+        let world = process.platform.join(rank)?;
         let mut config = anabranch::ccl_config(world.settings())?;
         // 0: no setting.
         let blocks = if config.max_blocks == 0 && process.kind() != RuntimeKind::Host {
@@ -298,7 +324,7 @@ impl Comm {
     /// Why it failed; a communicator that is being left or was aborted.
     pub(crate) fn joined(&self) -> Result<Arc<Joined>, Failure> {
         if self.is_aborted.load(Ordering::Acquire) {
-            return Err(Failure::usage("the communicator was aborted").on(self.rank, self.size));
+            return Err(Failure::usage(ABORTED).on(self.rank, self.size));
         }
         if self.is_leaving.load(Ordering::Acquire) {
             return Err(Failure::usage("the communicator was finalized").on(self.rank, self.size));
@@ -341,17 +367,23 @@ impl Comm {
 
     /// Makes the world fail, here and on the other ranks. Takes no lock that a launch holds.
     fn strike(&self) {
-        if let Some(Ok(joined)) = self.joined.get() {
-            joined.world.poison("ncclCommAbort");
-            if let Err(error) = joined.world.rendezvous().leave() {
-                tracing::debug!(%error, "leaving the rendezvous after ncclCommAbort");
+        match self.joined.get() {
+            Some(Ok(joined)) => {
+                joined.world.poison("ncclCommAbort");
+                if let Err(error) = joined.world.rendezvous().leave() {
+                    tracing::debug!(%error, "leaving the rendezvous after ncclCommAbort");
+                }
             }
+            Some(Err(_)) => {}
+            None => self.stop.stop(),
         }
     }
 
-    /// `ncclCommAbort`: kernels of this rank end, the other ranks get an error that names this one.
+    /// `ncclCommAbort`: kernels of this rank end, and so does its initialisation; the other ranks get an error that names this one.
     pub(crate) fn abort(&self) {
+        let turn = lock(&self.turn);
         self.is_aborted.store(true, Ordering::Release);
+        drop(turn);
         self.strike();
         self.start_leaving();
         self.forget();

@@ -1,7 +1,7 @@
 //! How functions are exported, and their arguments.
 
-use crate::comm::{self, Comm};
 use crate::abi::Handle;
+use crate::comm::{self, Comm};
 use crate::error::Failure;
 use std::sync::Arc;
 

@@ -83,12 +83,17 @@ impl Leave {
             drop(self.windows);
             joined.world.leave()
         } else {
-            tracing::warn!(rank, size, "work in flight did not end: its communicator's memory and windows stay");
+            tracing::warn!(
+                rank,
+                size,
+                "work in flight did not end: its communicator's memory and windows stay"
+            );
             std::mem::forget((Arc::clone(&joined), self.windows));
             Ok(())
         };
         let goodbye = joined.world.rendezvous().leave();
-        if let Err(error) = left.map_err(anabranch::Error::from).and(goodbye.map_err(anabranch::Error::from)) {
+        if let Err(error) = left.map_err(anabranch::Error::from).and(goodbye.map_err(anabranch::Error::from))
+        {
             tracing::info!(rank, size, "the end of a communicator: {error:?}");
         }
         self.has_left.store(true, Ordering::Release);

@@ -67,7 +67,13 @@ fn join(comm: &Comm, place: &Out<Handle>) -> Result<(), Failure> {
 }
 
 /// Splits, and lets the part join. As in NCCL the state of the parent is "in progress" until the part of a nonblocking split has a number.
-fn split_job(parent: Arc<Comm>, color: c_int, key: c_int, config: abi::CommConfig, place: Out<Handle>) -> Job {
+fn split_job(
+    parent: Arc<Comm>,
+    color: c_int,
+    key: c_int,
+    config: abi::CommConfig,
+    place: Out<Handle>,
+) -> Job {
     let step = config.is_nonblocking.then(|| parent.begin_step());
     Job::new(parent.handle(), config.is_nonblocking, move || {
         let part = split(&parent, color, key, config).map_err(|failure| parent.explain(failure));

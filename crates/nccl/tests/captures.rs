@@ -55,7 +55,8 @@ fn calls_on_the_streams_of_one_capture_are_ordered() {
     let nccl = Nccl::open(&[]);
     on_threads(&nccl, 2, |rank| {
         let sides: Vec<Stream> = (0..4).map(|_| nccl.stream()).collect();
-        let mut sums: Vec<Sum> = sides.iter().zip(1..).map(|(stream, value)| Sum::new(*stream, value)).collect();
+        let mut sums: Vec<Sum> =
+            sides.iter().zip(1..).map(|(stream, value)| Sum::new(*stream, value)).collect();
         // On the host runtime a capture loads no kernels.
         sums[0].call(rank);
         nccl.synchronize(sides[0]);

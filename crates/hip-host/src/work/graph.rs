@@ -27,10 +27,7 @@ impl GraphPlan {
     /// The plan of one launch: waits for the records that events have now, and new records.
     pub(crate) fn with_events_of_now(self: &Arc<Self>) -> Arc<Self> {
         let is_external = |operation: &Operation| {
-            matches!(
-                operation,
-                Operation::AwaitEvent(_) | Operation::RecordEvent(_) | Operation::Graph(_)
-            )
+            matches!(operation, Operation::AwaitEvent(_) | Operation::RecordEvent(_) | Operation::Graph(_))
         };
         if !self.operations.iter().any(is_external) {
             return Arc::clone(self);
