@@ -149,8 +149,6 @@ driver_functions! {
         fn cuStreamBeginCapture_v2(stream: CuStream, mode: c_int);
         fn cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph);
         fn cuStreamIsCapturing(stream: CuStream, status: *mut c_int);
-        fn cuStreamGetCaptureInfo(stream: CuStream, status: *mut c_int, number: *mut c_ulonglong);
-        fn cuEventRecordWithFlags(event: CuEvent, stream: CuStream, flags: c_uint);
         fn cuGraphInstantiateWithFlags(exec: *mut CuGraphExec, graph: CuGraph, flags: c_ulonglong);
         fn cuGraphUpload(exec: CuGraphExec, stream: CuStream);
         fn cuGraphLaunch(exec: CuGraphExec, stream: CuStream);
@@ -184,6 +182,10 @@ driver_functions! {
         fn cuMemImportFromShareableHandle(handle: *mut CuMemHandle, shareable: *mut c_void, kind: c_int);
     }
     optional {
+        // CUDA 10.1, in the form without the graph; headers have named a later one since.
+        fn cuStreamGetCaptureInfo(stream: CuStream, status: *mut c_int, number: *mut c_ulonglong);
+        // CUDA 11.1.
+        fn cuEventRecordWithFlags(event: CuEvent, stream: CuStream, flags: c_uint);
         // CUDA 12.4: loads a function now, whatever CUDA_MODULE_LOADING says.
         fn cuFuncLoad(function: CuFunction);
         // CUDA 11.7.

@@ -37,7 +37,7 @@ pub(crate) struct Turn<'a> {
 /// The capture that a stream is in.
 fn capture_of(stream: &Stream) -> Result<Option<u64>, Failure> {
     // The default stream cannot be captured, and cannot be asked while another stream is.
-    if stream.raw().is_null() { Ok(None) } else { Ok(stream.capture_number()?) }
+    if stream.raw().is_null() || !stream.is_capturing()? { Ok(None) } else { Ok(stream.capture_number()?) }
 }
 
 impl Order {

@@ -61,9 +61,10 @@ pub(crate) unsafe extern "C" fn hipStreamGetCaptureInfo(
     number: *mut c_ulonglong,
 ) -> HipError {
     in_context(|driver| {
+        let ask = driver.cuda.cuStreamGetCaptureInfo.ok_or(HipError::NOT_SUPPORTED)?;
         let (mut found, mut of_capture) = (0, 0);
         // SAFETY: the caller gives a live stream; the call writes an int and a number.
-        check(unsafe { (driver.cuda.cuStreamGetCaptureInfo)(stream, &raw mut found, &raw mut of_capture) })?;
+        check(unsafe { ask(stream, &raw mut found, &raw mut of_capture) })?;
         // SAFETY: the caller's out pointers.
         unsafe {
             give(number, of_capture)?;
