@@ -289,7 +289,7 @@ impl Stream {
         Ok(status != flags::CAPTURE_STATUS_NONE)
     }
 
-    /// The number of the capture that the stream is in, which no other capture of the process has. `None` outside of captures.
+    /// The number of the capture that the stream is in, which no other capture of the runtime has. `None` outside of captures.
     ///
     /// # Errors
     /// [`Error::Missing`], or the code of `hipStreamGetCaptureInfo`.

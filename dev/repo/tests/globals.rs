@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Statics of the libraries that can change: file, name, and why it may be one.
-const KNOWN: [(&str, &str, &str); 37] = [
+const KNOWN: [(&str, &str, &str); 38] = [
     ("crates/capi/src/status.rs", "LAST", "the last error of the C interface is per thread"),
     ("crates/ccl/src/run/communicator.rs", "WARNED", "a log line is said once in a process"),
     (
@@ -38,19 +38,20 @@ const KNOWN: [(&str, &str, &str); 37] = [
         "CLIQUES",
         "ranks of one communicator in a process know each other by its id",
     ),
-    (
-        "crates/nccl/src/comm.rs",
-        "LEAVING",
-        "the end of the process waits for communicators that it has destroyed",
-    ),
     ("crates/nccl/src/comm.rs", "NUMBER", "numbers of communicators are used once in a process"),
     ("crates/nccl/src/error.rs", "LAST", "NCCL's last error is per thread"),
-    ("crates/nccl/src/exit.rs", "REGISTERED", "a function is registered once for the end of the process"),
     ("crates/nccl/src/fallback.rs", "LIBRARY", "the real library is one per process"),
     ("crates/nccl/src/fallback.rs", "REFUSED", "a name is logged once in a process"),
     ("crates/nccl/src/group.rs", "GROUP", "NCCL's groups are per thread"),
     ("crates/nccl/src/host.rs", "STREAMS", "programs on the host runtime have addresses of streams"),
     ("crates/nccl/src/host.rs", "GRAPHS", "programs on the host runtime have numbers of graphs"),
+    (
+        "crates/nccl/src/leave.rs",
+        "LEAVING",
+        "the end of the process waits for communicators that it has destroyed",
+    ),
+    ("crates/nccl/src/leave.rs", "NUMBER", "numbers of worlds that are left are used once in a process"),
+    ("crates/nccl/src/leave.rs", "REGISTERED", "a function is registered once for the end of the process"),
     (
         "crates/nccl/src/process.rs",
         "PROCESS",

@@ -1,6 +1,6 @@
 //! Stream capture: how streams get into captures and out of them, and what captures refuse.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use anabranch_hip::HipError;
@@ -16,7 +16,6 @@ use crate::work::stream::{Stream, StreamKind};
 impl HostMachine {
     /// `hipStreamBeginCapture`.
     pub(crate) fn begin_capture(&self, stream: &Stream, mode: i32) -> Result<(), HipError> {
-        static NUMBER: AtomicU64 = AtomicU64::new(1);
         if !(flags::CAPTURE_MODE_GLOBAL..=flags::CAPTURE_MODE_RELAXED).contains(&mode) {
             return Err(HipError::INVALID_VALUE);
         }
@@ -28,7 +27,7 @@ impl HostMachine {
             return Err(HipError::ILLEGAL_STATE);
         }
         let graph = Arc::new(CaptureGraph {
-            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            number: self.capture_numbers.fetch_add(1, Ordering::Relaxed),
             mode,
             thread: std::thread::current().id(),
             invalid: AtomicBool::new(false),

@@ -13,7 +13,7 @@ use crate::work::operation::Operation;
 /// The graph that a capture builds.
 #[derive(Debug)]
 pub(crate) struct CaptureGraph {
-    /// No other capture of the process has it.
+    /// No other capture of the machine has it.
     pub(crate) number: u64,
     pub(crate) mode: i32,
     pub(crate) thread: ThreadId,
