@@ -148,6 +148,17 @@ def graph(rank: int, size: int, _):
         torch.cuda.synchronize()
         same(out, total(1 << 16) + size * round)
         same(gathered, torch.cat([values(other, 1 << 16) + round for other in range(size)]))
+    # The communicator orders launches of the graph and other calls, not their streams.
+    beside, others = torch.cuda.Stream(), [values(rank, 1 << 16) for _ in range(5)]
+    torch.cuda.synchronize()
+    for other in others:
+        captured.replay()
+        with torch.cuda.stream(beside):
+            dist.all_reduce(other)
+    torch.cuda.synchronize()
+    same(out, total(1 << 16) + size * 4)
+    for other in others:
+        same(other, total(1 << 16))
 
 
 @check

@@ -141,9 +141,9 @@ pub mod bootstrap {
     //! How ranks find each other, exchange bytes and notice losses.
 
     pub use anabranch_bootstrap::{
-        Deadline, Error, FrameError, Heartbeat, Loss, LossKind, LossObserver, OtherCall, Refusal, Rendezvous,
-        Secret, Session, TcpConfig, TcpRendezvous, TcpRoot, ThreadRendezvous, UniqueId, UniqueIdError,
-        threads,
+        Deadline, Error, FrameError, Heartbeat, JoinStop, Loss, LossKind, LossObserver, OtherCall, Refusal,
+        Rendezvous, Secret, Session, TcpConfig, TcpRendezvous, TcpRoot, ThreadRendezvous, UniqueId,
+        UniqueIdError, threads,
     };
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anabranch_bootstrap::{
-    Deadline, Heartbeat, Rendezvous as _, TcpConfig, TcpRendezvous, TcpRoot, UniqueId,
+    Deadline, Heartbeat, JoinStop, Rendezvous as _, TcpConfig, TcpRendezvous, TcpRoot, UniqueId,
 };
 use anabranch_ranks::{GlobalRank, Group};
 
@@ -27,7 +27,8 @@ pub fn bind_root(config: &Config) -> Result<TcpRoot> {
 /// Joins the other ranks at the rendezvous of an id. Collective: returns when all `size` ranks have joined.
 ///
 /// `place` is this rank and the number of ranks. Rank 0 gives the root that the id is of. `local` is this rank among those of its machine,
-/// and their number; without it machines are told apart by the kernel's boot id, and all ranks leave it out.
+/// and their number; without it machines are told apart by the kernel's boot id, and all ranks leave it out. `stop` ends the join from
+/// another thread.
 ///
 /// # Errors
 /// [`crate::Error::Bootstrap`]: ranks that did not join within `deadline.rendezvous`, or that were refused.
@@ -37,11 +38,13 @@ pub fn rendezvous_by_id(
     root: Option<TcpRoot>,
     place: (u32, u32),
     local: Option<(u32, u32)>,
+    stop: &JoinStop,
 ) -> Result<JoinedRank> {
     config.check()?;
     let (rank, size) = place;
     let deadline = || Deadline::after(config.deadline.rendezvous.duration());
     let mut tcp = TcpConfig::with_unique_id(id, GlobalRank::new(rank), size, deadline());
+    tcp.stop = stop.clone();
     tcp.heartbeat = Heartbeat {
         interval: config.bootstrap.heartbeat.duration(),
         limit: config.bootstrap.silence.duration(),

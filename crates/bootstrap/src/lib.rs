@@ -63,6 +63,6 @@ pub use loss::{Loss, LossKind, LossObserver};
 pub use rendezvous::Rendezvous;
 pub use secret::Secret;
 pub use session::Session;
-pub use tcp::{Heartbeat, TcpConfig, TcpRendezvous, TcpRoot};
+pub use tcp::{Heartbeat, JoinStop, TcpConfig, TcpRendezvous, TcpRoot};
 pub use threads::{ThreadRendezvous, threads};
 pub use unique_id::{UniqueId, UniqueIdError};

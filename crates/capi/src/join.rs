@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use anabranch::bootstrap::{TcpRoot, UniqueId};
+use anabranch::bootstrap::{JoinStop, TcpRoot, UniqueId};
 use anabranch::{Config, Environment, JoinedRank};
 
 use crate::config::{anabranch_config, settings};
@@ -104,7 +104,7 @@ fn by_id(config: &Config, options: &anabranch_join_options) -> Result<JoinedRank
     };
     let root = root.map(taken).transpose()?;
     let local = (local_world_size > 0).then_some((local_rank, local_world_size));
-    Ok(anabranch::rendezvous_by_id(config, &id, root, (rank, world_size), local)?)
+    Ok(anabranch::rendezvous_by_id(config, &id, root, (rank, world_size), local, &JoinStop::default())?)
 }
 
 fn rendezvous(config: &Config, options: &anabranch_join_options) -> Result<JoinedRank> {

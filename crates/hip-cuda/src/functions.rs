@@ -182,6 +182,10 @@ driver_functions! {
         fn cuMemImportFromShareableHandle(handle: *mut CuMemHandle, shareable: *mut c_void, kind: c_int);
     }
     optional {
+        // CUDA 10.1, in the form without the graph; headers have named a later one since.
+        fn cuStreamGetCaptureInfo(stream: CuStream, status: *mut c_int, number: *mut c_ulonglong);
+        // CUDA 11.1.
+        fn cuEventRecordWithFlags(event: CuEvent, stream: CuStream, flags: c_uint);
         // CUDA 12.4: loads a function now, whatever CUDA_MODULE_LOADING says.
         fn cuFuncLoad(function: CuFunction);
         // CUDA 11.7.

@@ -82,6 +82,14 @@ pub(crate) fn table(cuda: &DriverFunctions) -> HipApi {
         hipStreamWaitValue64: cuda.cuStreamWaitValue64_v2.is_some().then_some(stream::hipStreamWaitValue64),
         hipLaunchHostFunc: Some(stream::hipLaunchHostFunc),
         hipStreamGetDevice: Some(stream::hipStreamGetDevice),
+        hipStreamGetCaptureInfo: cuda
+            .cuStreamGetCaptureInfo
+            .is_some()
+            .then_some(graph::hipStreamGetCaptureInfo),
+        hipEventRecordWithFlags: cuda
+            .cuEventRecordWithFlags
+            .is_some()
+            .then_some(stream::hipEventRecordWithFlags),
         hipMemGetHandleForAddressRange: cuda
             .cuMemGetHandleForAddressRange
             .is_some()

@@ -15,7 +15,8 @@ use anabranch_hip_cuda::DRIVER_SYMBOLS;
 use libloading::os::unix::Library;
 
 /// Optional functions that the fake has; the others stay away, as in an older driver.
-const OPTIONAL: [&str; 2] = ["cuFuncLoad", "cuStreamWaitValue64_v2"];
+const OPTIONAL: [&str; 4] =
+    ["cuStreamGetCaptureInfo", "cuEventRecordWithFlags", "cuFuncLoad", "cuStreamWaitValue64_v2"];
 
 fn build(folder: &Path) -> PathBuf {
     let by_hand = include_str!("fake_libcuda.c");
@@ -369,7 +370,14 @@ fn captures(runtime: &Runtime, notes: &Notes) {
     assert!(stream.end_capture().is_err());
 
     // A stream that goes takes its capture along.
+    assert_eq!(stream.capture_number().unwrap(), None);
     stream.begin_capture().unwrap();
+    assert_eq!(stream.capture_number().unwrap(), Some(42));
+    notes.take();
+    let record = runtime.api().hipEventRecordWithFlags.unwrap();
+    // SAFETY: the fake looks at no event.
+    let recorded = unsafe { record(0x77 as *mut c_void, stream.raw(), flags::EVENT_RECORD_EXTERNAL) };
+    assert_eq!((recorded, notes.take()), (HipError::SUCCESS, format!("record 77 {raw:x} 1\n")));
     drop(stream);
     assert_eq!(elsewhere(&|| copy(there, host, 1)), HipError::SUCCESS);
     notes.take();

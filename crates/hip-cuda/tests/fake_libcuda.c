@@ -181,6 +181,8 @@ int cuLaunchKernel(handle function, unsigned gx, unsigned gy, unsigned gz, unsig
 static __thread handle capturing;
 int cuStreamBeginCapture_v2(handle stream, int mode) { note("capture %d\n", mode); capturing = stream; return 0; }
 int cuStreamIsCapturing(handle stream, int *status) { *status = capturing == stream; return 0; }
+int cuStreamGetCaptureInfo(handle stream, int *status, u64 *number) { *status = capturing == stream; *number = 42; return 0; }
+int cuEventRecordWithFlags(handle event, handle stream, unsigned flags) { note("record %llx %llx %u\n", (u64)event, (u64)stream, flags); return 0; }
 int cuStreamEndCapture(handle stream, handle *graph) {
     if (capturing != stream) return 908;
     capturing = 0;

@@ -135,10 +135,23 @@ impl Stream {
     /// # Errors
     /// [`Error::RuntimeMismatch`], or the code of `hipStreamWaitEvent`.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
+        self.wait_event_with(event, 0)
+    }
+
+    /// In a capture: each launch of the graph waits for what the event's last record before the launch came after. In replays an event
+    /// orders graphs with each other and with other work, which [`Self::wait_event`] and [`Self::record`] do within one capture.
+    ///
+    /// # Errors
+    /// [`Error::RuntimeMismatch`], or the code of `hipStreamWaitEvent`, also for a stream that is not captured.
+    pub fn wait_event_in_replays(&self, event: &Event) -> Result<()> {
+        self.wait_event_with(event, flags::EVENT_WAIT_EXTERNAL)
+    }
+
+    fn wait_event_with(&self, event: &Event, flags: u32) -> Result<()> {
         self.device.check_runtime("wait for an event", &event.device)?;
         let _guard = self.device.guard()?;
         // SAFETY: both handles are live.
-        let code = unsafe { (self.device.runtime().api().hipStreamWaitEvent)(self.raw, event.raw, 0) };
+        let code = unsafe { (self.device.runtime().api().hipStreamWaitEvent)(self.raw, event.raw, flags) };
         self.device.check("hipStreamWaitEvent", code)
     }
 
@@ -147,17 +160,33 @@ impl Stream {
     /// # Errors
     /// [`Error::DeviceMismatch`], or the code of `hipEventRecord`.
     pub fn record(&self, event: &Event) -> Result<()> {
-        if !event.device.is_same(&self.device) {
-            return Err(Error::DeviceMismatch {
-                what: "record an event",
-                left: self.device.ordinal(),
-                right: event.device.ordinal(),
-            });
-        }
+        self.check_device("record an event", event)?;
         let _guard = self.device.guard()?;
         // SAFETY: both handles are live and of one device.
         let code = unsafe { (self.device.runtime().api().hipEventRecord)(event.raw, self.raw) };
         self.device.check("hipEventRecord", code)
+    }
+
+    /// In a capture: each launch of the graph records the event. It must live as long as the graph is launched.
+    ///
+    /// # Errors
+    /// [`Error::DeviceMismatch`], [`Error::Missing`], or the code of `hipEventRecordWithFlags`, also for a stream that is not captured.
+    pub fn record_in_replays(&self, event: &Event) -> Result<()> {
+        self.check_device("record an event", event)?;
+        let runtime = self.device.runtime();
+        let record = runtime.optional("hipEventRecordWithFlags", runtime.api().hipEventRecordWithFlags)?;
+        let _guard = self.device.guard()?;
+        // SAFETY: both handles are live and of one device.
+        let code = unsafe { record(event.raw, self.raw, flags::EVENT_RECORD_EXTERNAL) };
+        self.device.check("hipEventRecordWithFlags", code)
+    }
+
+    fn check_device(&self, what: &'static str, event: &Event) -> Result<()> {
+        if event.device.is_same(&self.device) {
+            return Ok(());
+        }
+        let (left, right) = (self.device.ordinal(), event.device.ordinal());
+        Err(Error::DeviceMismatch { what, left, right })
     }
 
     /// Copies between any two addresses that this device or the host's pinned memory holds.
@@ -258,6 +287,21 @@ impl Stream {
         let code = unsafe { (self.device.runtime().api().hipStreamIsCapturing)(self.raw, &raw mut status) };
         self.device.check("hipStreamIsCapturing", code)?;
         Ok(status != flags::CAPTURE_STATUS_NONE)
+    }
+
+    /// The number of the capture that the stream is in, which no other capture of the runtime has. `None` outside of captures.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], or the code of `hipStreamGetCaptureInfo`.
+    pub fn capture_number(&self) -> Result<Option<u64>> {
+        let runtime = self.device.runtime();
+        let ask = runtime.optional("hipStreamGetCaptureInfo", runtime.api().hipStreamGetCaptureInfo)?;
+        let _guard = self.device.guard()?;
+        let (mut status, mut number) = (0, 0);
+        // SAFETY: the handle is live; the call writes an int and a number.
+        let code = unsafe { ask(self.raw, &raw mut status, &raw mut number) };
+        self.device.check("hipStreamGetCaptureInfo", code)?;
+        Ok((status != flags::CAPTURE_STATUS_NONE).then_some(number))
     }
 }
 

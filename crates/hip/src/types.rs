@@ -139,6 +139,8 @@ pub mod flags {
     pub const STREAM_NON_BLOCKING: c_uint = 1;
     pub const EVENT_DEFAULT: c_uint = 0;
     pub const EVENT_DISABLE_TIMING: c_uint = 2;
+    pub const EVENT_RECORD_EXTERNAL: c_uint = 1;
+    pub const EVENT_WAIT_EXTERNAL: c_uint = 1;
     pub const HOST_MALLOC_PORTABLE: c_uint = 1;
     pub const HOST_MALLOC_MAPPED: c_uint = 2;
     pub const HOST_MALLOC_COHERENT: c_uint = 0x4000_0000;

@@ -1,40 +1,34 @@
-//! Communicators: the registry of their numbers, joining, splitting, leaving.
+//! Communicators: the registry of their numbers, joining, the start of leaving.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
-use anabranch::bootstrap::{Deadline, TcpRoot, UniqueId};
+use anabranch::bootstrap::{JoinStop, TcpRoot, UniqueId};
 use anabranch::ccl::{Communicator, ReduceOp};
-use anabranch::{RuntimeKind, World};
+use anabranch::{JoinedRank, RuntimeKind, World};
 
 use crate::abi::{self, CommConfig, Handle};
 use crate::blocks::Blocks;
 use crate::error::Failure;
+use crate::leave::Leave;
+use crate::order::Order;
 use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::window::Window;
 
-/// How long `ncclCommDestroy` waits for the other ranks, which may end their communicators in another order. Leaving goes on behind it.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the end of the process waits for worlds that are being left.
-const FAREWELL: Duration = Duration::from_secs(10);
+const ABORTED: &str = "the communicator was aborted";
 
-type Id = [u8; UniqueId::BYTES];
+pub(crate) type Id = [u8; UniqueId::BYTES];
 
 /// Communicators by the numbers that programs hold.
 static COMMS: Mutex<Option<HashMap<usize, Arc<Comm>>>> = Mutex::new(None);
-/// The sockets of ids that this process made, until rank 0 joins.
+/// The sockets of ids that this process made, until rank 0 comes for them.
 static ROOTS: Mutex<Option<HashMap<Id, TcpRoot>>> = Mutex::new(None);
 /// Ranks of one id in this process.
 static CLIQUES: Mutex<Option<HashMap<Id, Arc<Clique>>>> = Mutex::new(None);
-/// Worlds that are being left, each with the id of its communicator.
-static LEAVING: Mutex<Vec<(Id, Receiver<()>)>> = Mutex::new(Vec::new());
-
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -49,6 +43,7 @@ struct Clique {
 pub(crate) struct Joined {
     pub(crate) world: World,
     pub(crate) communicator: Mutex<Communicator>,
+    pub(crate) order: Order,
     pub(crate) scratch: Scratch,
     /// Given back after the communicator.
     _blocks: Option<Blocks>,
@@ -68,15 +63,44 @@ pub(crate) struct Comm {
     pub(crate) size: u32,
     pub(crate) device: u32,
     id: Id,
-    config: CommConfig,
+    pub(crate) config: CommConfig,
     clique: Arc<Clique>,
     process: u32,
+    /// Rank 0's, until it joins.
+    root: Mutex<Option<TcpRoot>>,
+    /// Ends an initialisation.
+    stop: JoinStop,
     joined: OnceLock<Result<Arc<Joined>, Failure>>,
+    /// Held where `joined` is set, and where leaving or an abort begins: the later one sees the other.
+    turn: Mutex<()>,
     is_aborted: AtomicBool,
     is_leaving: AtomicBool,
     has_left: Arc<AtomicBool>,
     operators: Mutex<HashMap<c_int, ReduceOp>>,
     windows: Mutex<Vec<Arc<Window>>>,
+    /// Nonblocking calls that go on, besides the initialisation.
+    steps: AtomicUsize,
+    /// Why one failed.
+    failed_step: OnceLock<Failure>,
+}
+
+/// A nonblocking call that goes on.
+pub(crate) struct Step(Arc<Comm>);
+
+impl Step {
+    /// Ends the call. Its failure is the communicator's from now on.
+    pub(crate) fn end(self, outcome: Result<(), Failure>) {
+        if let Err(failure) = outcome {
+            // The first one stays.
+            let _ = self.0.failed_step.set(failure);
+        }
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        self.0.steps.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// A new id, whose socket listens in this process.
@@ -84,10 +108,33 @@ pub(crate) struct Comm {
 /// # Errors
 /// Wrong settings; a socket that cannot be opened.
 pub(crate) fn unique_id() -> Result<Id, Failure> {
-    let root = anabranch::bind_root(Process::get()?.config())?;
-    let id = root.unique_id()?.to_bytes();
+    let (root, id) = bind()?;
     lock(&ROOTS).get_or_insert_default().insert(id, root);
     Ok(id)
+}
+
+/// A socket for rank 0, and its id.
+///
+/// # Errors
+/// As [`unique_id`].
+pub(crate) fn bind() -> Result<(TcpRoot, Id), Failure> {
+    let root = anabranch::bind_root(Process::get()?.config())?;
+    let id = root.unique_id()?.to_bytes();
+    Ok((root, id))
+}
+
+/// The socket of an id that this process made.
+///
+/// # Errors
+/// An id of another process, or one that was used.
+pub(crate) fn take_root(id: &Id) -> Result<TcpRoot, Failure> {
+    UniqueId::from_bytes(id)
+        .map_err(|error| Failure::argument(format!("the id is not one of this library's: {error}")))?;
+    lock(&ROOTS).get_or_insert_default().remove(id).ok_or_else(|| {
+        Failure::usage(
+            "rank 0 must be in the process that called ncclGetUniqueId, and an id serves one communicator",
+        )
+    })
 }
 
 /// The communicator of a number.
@@ -109,10 +156,10 @@ pub(crate) fn find(handle: Handle) -> Result<Arc<Comm>, Failure> {
 }
 
 impl Comm {
-    /// A communicator that is not joined yet, in the registry.
+    /// A communicator of an id that programs pass on: not joined yet, in the registry.
     ///
     /// # Errors
-    /// A rank that is not below the size; a device that this process does not have.
+    /// A rank that is not below the size; a device that this process does not have; no socket of the id for rank 0.
     pub(crate) fn new(
         id: Id,
         rank: c_int,
@@ -120,49 +167,102 @@ impl Comm {
         device: u32,
         config: CommConfig,
     ) -> Result<Arc<Self>, Failure> {
-        static NUMBER: AtomicUsize = AtomicUsize::new(1);
         if size < 1 || !(0..size).contains(&rank) {
             return Err(Failure::argument(format!(
                 "rank is {rank} and nranks {size}; ranks are 0 to nranks - 1"
             )));
         }
-        Process::get()?.local_rank(device)?;
+        let place = (rank as u32, size as u32);
+        let make = || {
+            Process::get()?.local_rank(device)?;
+            let root = if rank == 0 { Some(take_root(&id)?) } else { None };
+            Ok(Self::with_root(id, root, place, device, config))
+        };
+        make().map_err(|failure: Failure| failure.on(place.0, place.1))
+    }
+
+    /// The same for a rank below the size and a device that are known to be right.
+    pub(crate) fn with_root(
+        id: Id,
+        root: Option<TcpRoot>,
+        (rank, size): (u32, u32),
+        device: u32,
+        config: CommConfig,
+    ) -> Arc<Self> {
+        static NUMBER: AtomicUsize = AtomicUsize::new(1);
         let clique = Arc::clone(lock(&CLIQUES).get_or_insert_default().entry(id).or_default());
         clique.alive.fetch_add(1, Ordering::AcqRel);
         let comm = Arc::new(Self {
             // Aligned like an address, and none.
             handle: NUMBER.fetch_add(1, Ordering::Relaxed) << 6,
-            rank: rank as u32,
-            size: size as u32,
+            rank,
+            size,
             device,
             id,
             config,
             clique,
             process: std::process::id(),
+            root: Mutex::new(root),
+            stop: JoinStop::default(),
             joined: OnceLock::new(),
+            turn: Mutex::default(),
             is_aborted: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             has_left: Arc::default(),
             operators: Mutex::default(),
             windows: Mutex::default(),
+            steps: AtomicUsize::new(0),
+            failed_step: OnceLock::new(),
         });
         lock(&COMMS).get_or_insert_default().insert(comm.handle, Arc::clone(&comm));
-        Ok(comm)
+        comm
     }
 
     /// Ends the waits for an initialisation that will not run.
     pub(crate) fn give_up(&self) {
         let text = "the communicator was not initialised: its group failed before, or was not run";
+        // Its socket serves no other communicator.
+        drop(lock(&self.root).take());
         // An outcome that is there stays.
-        let _ = self.joined.set(Err(Failure::usage(text).on(self.rank, self.size)));
+        self.settle(Err(Failure::usage(text).on(self.rank, self.size)));
+    }
+
+    /// Notes the outcome of the initialisation, and leaves again where the program has ended the communicator meanwhile.
+    fn settle(&self, outcome: Result<Arc<Joined>, Failure>) {
+        let turn = lock(&self.turn);
+        let (is_first, is_leaving) =
+            (self.joined.set(outcome).is_ok(), self.is_leaving.load(Ordering::Acquire));
+        let is_aborted = self.is_aborted.load(Ordering::Acquire);
+        drop(turn);
+        if is_aborted {
+            self.strike();
+        }
+        if is_first && is_leaving {
+            self.leave();
+        }
     }
 
     pub(crate) fn handle(&self) -> Handle {
         self.handle as Handle
     }
 
-    pub(crate) fn is_nonblocking(&self) -> bool {
-        self.config.is_nonblocking
+    /// A nonblocking call begins: the state is "in progress" until it is over.
+    pub(crate) fn begin_step(self: &Arc<Self>) -> Step {
+        self.steps.fetch_add(1, Ordering::AcqRel);
+        Step(Arc::clone(self))
+    }
+
+    /// Refuses a nonblocking communicator whose initialisation goes on, as NCCL does. Blocking ones are waited for.
+    ///
+    /// # Errors
+    /// As described.
+    pub(crate) fn check_joined(&self) -> Result<(), Failure> {
+        if !self.config.is_nonblocking || self.joined.get().is_some() {
+            return Ok(());
+        }
+        Err(Failure::usage(
+            "the communicator is being initialised: wait until ncclCommGetAsyncError says ncclSuccess",
+        ))
     }
 
     /// Meets the other ranks. Collective.
@@ -170,13 +270,13 @@ impl Comm {
     /// # Errors
     /// Ranks that did not come; different settings; the device's. [`Self::joined`] has the same afterwards.
     pub(crate) fn join(&self) -> Result<(), Failure> {
-        let result = self.meet().map(Arc::new).map_err(|failure| failure.on(self.rank, self.size));
+        let result = self.meet().map(Arc::new).map_err(|failure| {
+            let failure = if self.stop.is_stopped() { Failure::usage(ABORTED) } else { failure };
+            failure.on(self.rank, self.size)
+        });
         let outcome = result.as_ref().map(|_| ()).map_err(Clone::clone);
         // Each communicator is joined once.
-        let _ = self.joined.set(result);
-        if self.is_aborted.load(Ordering::Acquire) {
-            self.strike();
-        }
+        self.settle(result);
         outcome
     }
 
@@ -185,17 +285,20 @@ impl Comm {
         let id = UniqueId::from_bytes(&self.id)
             .map_err(|error| Failure::argument(format!("the id is not one of this library's: {error}")))?;
         let local = (process.local_rank(self.device)?, process.platform.ranks());
-        let root = if self.rank == 0 {
-            let root = lock(&ROOTS).get_or_insert_default().remove(&self.id).ok_or_else(|| {
-                Failure::usage("rank 0 must be in the process that called ncclGetUniqueId, and an id serves one communicator")
-            })?;
-            Some(root)
-        } else {
-            None
-        };
+        let root = lock(&self.root).take();
         let place = (self.rank, self.size);
-        let rank = anabranch::rendezvous_by_id(process.config(), &id, root, place, Some(local))?;
-        let world = process.platform.join(&rank)?;
+        let rank = anabranch::rendezvous_by_id(process.config(), &id, root, place, Some(local), &self.stop)?;
+        self.enter(&process, &rank).inspect_err(|_| {
+            if self.stop.is_stopped()
+                && let Err(error) = rank.rendezvous.leave()
+            {
+                tracing::debug!(%error, "leaving the rendezvous of an initialisation that was aborted");
+            }
+        })
+    }
+
+    fn enter(&self, process: &Process, rank: &JoinedRank) -> Result<Joined, Failure> {
+        let world = process.platform.join(rank)?;
         let mut config = anabranch::ccl_config(world.settings())?;
         // 0: no setting.
         let blocks = if config.max_blocks == 0 && process.kind() != RuntimeKind::Host {
@@ -211,7 +314,8 @@ impl Comm {
         config.max_blocks = offers.into_iter().filter(|offer| *offer > 0).min().unwrap_or(0);
         let communicator = Communicator::new(&world, world.group(), config)?;
         let communicator = Mutex::new(communicator);
-        Ok(Joined { world, communicator, scratch: Scratch::default(), _blocks: blocks })
+        let (order, scratch) = (Order::default(), Scratch::default());
+        Ok(Joined { world, communicator, order, scratch, _blocks: blocks })
     }
 
     /// The joined world. Waits for an initialisation that is under way.
@@ -220,7 +324,7 @@ impl Comm {
     /// Why it failed; a communicator that is being left or was aborted.
     pub(crate) fn joined(&self) -> Result<Arc<Joined>, Failure> {
         if self.is_aborted.load(Ordering::Acquire) {
-            return Err(Failure::usage("the communicator was aborted").on(self.rank, self.size));
+            return Err(Failure::usage(ABORTED).on(self.rank, self.size));
         }
         if self.is_leaving.load(Ordering::Acquire) {
             return Err(Failure::usage("the communicator was finalized").on(self.rank, self.size));
@@ -239,7 +343,11 @@ impl Comm {
         if self.is_leaving.load(Ordering::Acquire) {
             return if self.has_left.load(Ordering::Acquire) { Ok(()) } else { Err(in_progress()) };
         }
-        joined.world.check().map_err(|error| Failure::from(error).on(self.rank, self.size))
+        if self.steps.load(Ordering::Acquire) > 0 {
+            return Err(in_progress());
+        }
+        joined.world.check().map_err(|error| Failure::from(error).on(self.rank, self.size))?;
+        self.failed_step.get().map_or(Ok(()), |failure| Err(failure.clone()))
     }
 
     /// Adds the failure of the world, which names the rank, to that of a call.
@@ -259,55 +367,51 @@ impl Comm {
 
     /// Makes the world fail, here and on the other ranks. Takes no lock that a launch holds.
     fn strike(&self) {
-        if let Some(Ok(joined)) = self.joined.get() {
-            joined.world.poison("ncclCommAbort");
-            if let Err(error) = joined.world.rendezvous().leave() {
-                tracing::debug!(%error, "leaving the rendezvous after ncclCommAbort");
+        match self.joined.get() {
+            Some(Ok(joined)) => {
+                joined.world.poison("ncclCommAbort");
+                if let Err(error) = joined.world.rendezvous().leave() {
+                    tracing::debug!(%error, "leaving the rendezvous after ncclCommAbort");
+                }
             }
+            Some(Err(_)) => {}
+            None => self.stop.stop(),
         }
     }
 
-    /// `ncclCommAbort`: kernels of this rank end, the other ranks get an error that names this one.
+    /// `ncclCommAbort`: kernels of this rank end, and so does its initialisation; the other ranks get an error that names this one.
     pub(crate) fn abort(&self) {
+        let turn = lock(&self.turn);
         self.is_aborted.store(true, Ordering::Release);
+        drop(turn);
         self.strike();
         self.start_leaving();
         self.forget();
     }
 
-    /// Leaves the world on a thread of its own: one thread may end the communicators of several devices one after the other.
+    /// Leaves the world, when there is one.
     pub(crate) fn start_leaving(&self) {
-        if self.is_leaving.swap(true, Ordering::AcqRel) {
+        let turn = lock(&self.turn);
+        let (was_leaving, is_settled) =
+            (self.is_leaving.swap(true, Ordering::AcqRel), self.joined.get().is_some());
+        drop(turn);
+        if was_leaving {
             return;
         }
-        lock(&self.windows).clear();
-        let Some(Ok(joined)) = self.joined.get().cloned() else {
-            self.has_left.store(true, Ordering::Release);
-            self.leave_clique();
-            return;
-        };
-        crate::exit::wait_at_exit();
-        let (has_left, (sender, receiver)) = (Arc::clone(&self.has_left), channel());
-        let (rank, size) = (self.rank, self.size);
-        let leave = move || {
-            let left = joined.world.leave();
-            let goodbye = joined.world.rendezvous().leave();
-            if let Err(error) =
-                left.map_err(anabranch::Error::from).and(goodbye.map_err(anabranch::Error::from))
-            {
-                tracing::info!(rank, size, "the end of a communicator: {error:?}");
-            }
-            has_left.store(true, Ordering::Release);
-            drop(joined);
-            drop(sender);
-        };
-        match std::thread::Builder::new().name("anabranch leave".to_owned()).spawn(leave) {
-            Ok(_) => lock(&LEAVING).push((self.id, receiver)),
-            Err(error) => {
-                tracing::warn!(%error, "no thread to leave a world: the other ranks will lose this one");
-            }
+        if is_settled {
+            self.leave();
         }
         self.leave_clique();
+    }
+
+    fn leave(&self) {
+        let windows = std::mem::take(&mut *lock(&self.windows));
+        let Some(Ok(joined)) = self.joined.get().cloned() else {
+            self.has_left.store(true, Ordering::Release);
+            return;
+        };
+        let (rank, has_left) = ((self.rank, self.size), Arc::clone(&self.has_left));
+        Leave { rank, joined, windows, has_left }.start(self.id);
     }
 
     fn leave_clique(&self) {
@@ -319,7 +423,7 @@ impl Comm {
     /// Waits until this process has left, unless other ranks of the communicator in it have not begun to.
     pub(crate) fn wait_left(&self) {
         if self.clique.alive.load(Ordering::Acquire) == 0 {
-            wait(PATIENCE, |id| *id == self.id);
+            crate::leave::wait_for(&self.id);
         }
     }
 
@@ -379,76 +483,9 @@ impl Comm {
         Ok(windows.remove(place))
     }
 
-    /// `ncclCommSplit`, with a world of its own for each color: it outlives its parent, and fails by itself. Collective over the parent.
-    ///
-    /// # Errors
-    /// As [`Self::join`]; a color below -1.
-    pub(crate) fn split(
-        &self,
-        color: c_int,
-        key: c_int,
-        config: Option<CommConfig>,
-    ) -> Result<Option<Arc<Self>>, Failure> {
-        let joined = self.joined()?;
-        let world = &joined.world;
-        if color < abi::NO_COLOR {
-            return Err(Failure::argument(format!("color is {color}; -1 (none) and up are allowed")));
-        }
-        let mine: Vec<u8> = [color, key].iter().flat_map(|word| word.to_le_bytes()).collect();
-        let all = world.exchange(world.group(), "ncclCommSplit", &mine)?;
-        let word = |bytes: &[u8], place: usize| {
-            bytes.get(place..place + 4)?.try_into().ok().map(c_int::from_le_bytes)
-        };
-        let mut members = Vec::new();
-        for (rank, bytes) in all.iter().enumerate() {
-            let (Some(their_color), Some(their_key)) = (word(bytes, 0), word(bytes, 4)) else {
-                return Err(Failure::new(
-                    abi::INTERNAL,
-                    format!("rank {rank} sent {} bytes for a split", bytes.len()),
-                ));
-            };
-            if their_color == color {
-                members.push((their_key, rank as u32));
-            }
-        }
-        members.sort_unstable();
-        let place =
-            members.iter().position(|(_, rank)| *rank == self.rank).filter(|_| color != abi::NO_COLOR);
-        let own_id = if place == Some(0) { Some(unique_id()?) } else { None };
-        let ids = world.exchange(
-            world.group(),
-            "ncclCommSplit ids",
-            own_id.as_ref().map_or(&[][..], |id| &id[..]),
-        )?;
-        let Some(place) = place else { return Ok(None) };
-        let id = Id::try_from(ids[members[0].1 as usize].as_slice())
-            .map_err(|_| Failure::new(abi::INTERNAL, format!("rank {} sent no id", members[0].1)))?;
-        let config = config.unwrap_or(self.config);
-        let comm = Self::new(id, place as c_int, members.len() as c_int, self.device, config)?;
-        comm.join().inspect_err(|_| comm.discard())?;
-        Ok(Some(comm))
-    }
-
     /// Ends a communicator that failed to join.
     pub(crate) fn discard(&self) {
         self.start_leaving();
         self.forget();
-    }
-}
-
-/// Waits for all worlds that are being left, at the end of the process.
-pub(crate) fn wait_all_left() {
-    wait(FAREWELL, |_| true);
-}
-
-/// Waits for worlds that are being left, for a limited time.
-fn wait(limit: Duration, concerns: impl Fn(&Id) -> bool) {
-    let leaving: Vec<_> = lock(&LEAVING).extract_if(.., |(id, _)| concerns(id)).collect();
-    let deadline = Deadline::after(limit);
-    for (id, left) in leaving {
-        if left.recv_timeout(deadline.remaining()) == Err(RecvTimeoutError::Timeout) {
-            tracing::info!("other ranks have not ended a communicator that this process ended {limit:?} ago");
-            lock(&LEAVING).push((id, left));
-        }
     }
 }

@@ -30,7 +30,8 @@ impl Failure {
 
     /// The failure with the rank that reports it.
     pub(crate) fn on(self, rank: u32, ranks: u32) -> Self {
-        Self { text: format!("rank {rank} of {ranks}: {}", self.text), ..self }
+        let reporter = format!("rank {rank} of {ranks}: ");
+        if self.text.starts_with(&reporter) { self } else { Self { text: reporter + &self.text, ..self } }
     }
 }
 

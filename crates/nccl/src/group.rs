@@ -2,9 +2,11 @@
 
 use std::cell::RefCell;
 
-use crate::abi::Handle;
+use crate::abi::{Handle, IN_PROGRESS};
 use crate::error::{Failure, of_panic};
+use crate::gpu::RelaxedCapture;
 use crate::operation::{self, Operation};
+use crate::process::Process;
 
 /// Something that waits for other ranks on the host: an initialisation, a split, the registration of a window.
 pub(crate) struct Job {
@@ -50,13 +52,15 @@ pub(crate) fn submit_job(job: Job) -> Result<(), Failure> {
     alone.map_or(Ok(()), |job| run_jobs(vec![job]))
 }
 
-/// Notes that a call of the thread's group has failed: the group then launches nothing.
-pub(crate) fn spoil(failure: &Failure) {
-    GROUP.with_borrow_mut(|group| {
-        if group.depth > 0 {
-            group.failure.get_or_insert_with(|| failure.clone());
-        }
-    });
+/// Passes on what a call that groups take has come to. After a failure the thread's group launches nothing, and ends with it.
+pub(crate) fn noted(result: Result<(), Failure>) -> Result<(), Failure> {
+    result.inspect_err(|failure| {
+        GROUP.with_borrow_mut(|group| {
+            if group.depth > 0 {
+                group.failure.get_or_insert_with(|| failure.clone());
+            }
+        });
+    })
 }
 
 /// Takes an operation into the thread's group, or launches it.
@@ -92,8 +96,11 @@ pub(crate) fn end() -> Result<(), Failure> {
     if let Some(failure) = group.failure {
         return Err(failure);
     }
-    run_jobs(group.jobs)?;
-    operation::launch(&group.operations)
+    // Operations are of communicators that are there, or that a job of the group has made meanwhile.
+    match run_jobs(group.jobs) {
+        Err(failure) if failure.code == IN_PROGRESS => operation::launch(&group.operations).and(Err(failure)),
+        ran => ran.and_then(|()| operation::launch(&group.operations)),
+    }
 }
 
 /// `ncclGroupSimulateEnd` ends the group without running it.
@@ -101,39 +108,51 @@ pub(crate) fn discard() {
     GROUP.with_borrow_mut(std::mem::take);
 }
 
-/// Runs the jobs of different communicators beside each other: each waits for other ranks, whose jobs may be in the same group.
+/// Runs a job, also beside captures of this thread and of others.
+fn run(job: Job) -> Result<(), Failure> {
+    let relaxed = RelaxedCapture::new(Process::get()?.kind())?;
+    let result = (job.run)();
+    drop(relaxed);
+    result
+}
+
+/// Runs the jobs of different communicators beside each other: each waits for other ranks, whose jobs may be in the same group. Waits for
+/// those of blocking communicators.
 ///
 /// # Errors
-/// The first failure. [`crate::abi::IN_PROGRESS`] where a job goes on.
+/// The first failure. [`IN_PROGRESS`] where a job goes on.
 pub(crate) fn run_jobs(mut jobs: Vec<Job>) -> Result<(), Failure> {
     if jobs.len() == 1 && !jobs[0].is_nonblocking {
-        return jobs.pop().map_or(Ok(()), |job| (job.run)());
+        return jobs.pop().map_or(Ok(()), run);
     }
-    let is_nonblocking = jobs.iter().any(|job| job.is_nonblocking);
-    let mut lists: Vec<(usize, Vec<Job>)> = Vec::new();
+    let goes_on = jobs.iter().any(|job| job.is_nonblocking);
+    let mut lists: Vec<(usize, bool, Vec<Job>)> = Vec::new();
     for job in jobs {
-        match lists.iter_mut().find(|(comm, _)| *comm == job.comm) {
-            Some((_, list)) => list.push(job),
-            None => lists.push((job.comm, vec![job])),
+        match lists.iter_mut().find(|(comm, ..)| *comm == job.comm) {
+            // Blocking jobs of the communicator come after it, or before it: the whole list is waited for.
+            Some((_, is_nonblocking, list)) => {
+                *is_nonblocking &= job.is_nonblocking;
+                list.push(job);
+            }
+            None => lists.push((job.comm, job.is_nonblocking, vec![job])),
         }
     }
-    let mut threads = Vec::new();
-    for (_, list) in lists {
-        let run = move || list.into_iter().try_for_each(|job| (job.run)());
-        let spawned = std::thread::Builder::new().name("anabranch nccl".to_owned()).spawn(run);
-        threads.push(
-            spawned.map_err(|error| {
-                Failure::new(crate::abi::SYSTEM, format!("no thread for a rank: {error}"))
-            })?,
-        );
+    let (mut threads, mut first) = (Vec::new(), Ok(()));
+    for (_, is_nonblocking, list) in lists {
+        let run = move || list.into_iter().try_for_each(run);
+        match std::thread::Builder::new().name("anabranch nccl".to_owned()).spawn(run) {
+            Ok(_) if is_nonblocking => {}
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                let text = format!("no thread for a rank: {error}");
+                first = first.and(Err(Failure::new(crate::abi::SYSTEM, text)));
+            }
+        }
     }
-    if is_nonblocking {
-        return Err(Failure::new(crate::abi::IN_PROGRESS, "in progress"));
-    }
-    let mut first = Ok(());
     for thread in threads {
         let result = thread.join().unwrap_or_else(|panic| Err(of_panic(panic.as_ref())));
         first = first.and(result);
     }
-    first
+    let in_progress = || Failure::new(IN_PROGRESS, "in progress");
+    first.and(if goes_on { Err(in_progress()) } else { Ok(()) })
 }

@@ -64,6 +64,20 @@ unsafe extern "C" fn anabranchHostStreamCreate(result: *mut RawStream) -> Result
     })
 }
 
+/// What the first stream gets next comes after what the second one was given so far.
+#[unsafe(no_mangle)]
+extern "C" fn anabranchHostStreamFollow(stream: RawStream, other: RawStream) -> ResultCode {
+    call("anabranchHostStreamFollow", || {
+        with_stream(stream, |stream| {
+            with_stream(other, |other| {
+                let event = other.device().create_event()?;
+                other.record(&event)?;
+                Ok(stream.wait_event(&event)?)
+            })
+        })
+    })
+}
+
 /// Waits for a stream.
 #[unsafe(no_mangle)]
 extern "C" fn anabranchHostStreamSynchronize(stream: RawStream) -> ResultCode {

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use anabranch::GroupRank;
-use anabranch::ccl::{self, Call, DataType, PointToPoint, Prepared, ReduceOp, Tensor};
+use anabranch::ccl::{Call, DataType, PointToPoint, Prepared, ReduceOp, Tensor};
 use anabranch::hip::{DeviceAddress, Event, Stream};
 
 use crate::comm::{Comm, Joined, lock};
@@ -51,8 +51,6 @@ struct Step {
     prepared: Prepared,
     stream: Stream,
     copies: Vec<Copy>,
-    /// Whether copies go to the communicator's scratch memory.
-    uses_scratch: bool,
     /// Other streams of the messages of a batch.
     others: Vec<Stream>,
 }
@@ -61,9 +59,10 @@ impl Operation {
     /// Checks what only this library demands, before the operation joins a group.
     ///
     /// # Errors
-    /// A root or peer outside the communicator; a null buffer; an operator that the type does not have.
+    /// A nonblocking communicator that is still being initialised; a root or peer outside the communicator; a null buffer; an operator that the type does not have.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        let reject = |text: String| Err(Failure::argument(text).on(self.comm.rank, self.comm.size));
+        let reject = |text: String| Err(Failure::argument(text));
+        self.comm.check_joined()?;
         if self.root >= self.comm.size {
             return reject(format!(
                 "root or peer is {}; the communicator has ranks 0 to {}",
@@ -136,7 +135,7 @@ impl Operation {
         let op = self.op.unwrap_or(ReduceOp::Sum);
         let send = |count| self.tensor(&windows, self.send, count);
         let receive = |count| self.tensor(&windows, self.receive, count);
-        let (mut copies, mut uses_scratch) = (Vec::new(), false);
+        let mut copies = Vec::new();
         let call = match self.kind {
             Kind::AllReduce => Call::AllReduce { output: receive(count), input: send(count), op },
             Kind::ReduceScatter => Call::ReduceScatter { output: receive(count), input: send(all), op },
@@ -146,7 +145,6 @@ impl Operation {
                 let input = if overlap((self.send, bytes), (self.receive, bytes)) {
                     let target = joined.scratch.address(&joined.world, bytes)?;
                     copies.push(Copy { target, source: self.send, bytes });
-                    uses_scratch = true;
                     self.local(target, all)
                 } else {
                     send(all)
@@ -183,7 +181,7 @@ impl Operation {
         };
         let stream = borrow(joined, self.stream);
         let prepared = lock(&joined.communicator).prepare(&call)?;
-        Ok(Step { joined: Arc::clone(joined), prepared, stream, copies, uses_scratch, others: Vec::new() })
+        Ok(Step { joined: Arc::clone(joined), prepared, stream, copies, others: Vec::new() })
     }
 }
 
@@ -226,8 +224,7 @@ fn prepare_messages(joined: &Arc<Joined>, messages: &[&Operation]) -> Result<Ste
     }
     let mut streams = streams.into_iter().map(|stream| borrow(joined, stream));
     let stream = streams.next().ok_or_else(|| Failure::argument("a batch without messages"))?;
-    let (joined, uses_scratch) = (Arc::clone(joined), !copies.is_empty());
-    Ok(Step { joined, prepared, stream, copies, uses_scratch, others: streams.collect() })
+    Ok(Step { joined: Arc::clone(joined), prepared, stream, copies, others: streams.collect() })
 }
 
 impl Step {
@@ -238,18 +235,10 @@ impl Step {
             other.record(&event)?;
             self.stream.wait_event(&event)?;
         }
-        // The default stream cannot be captured, and cannot be asked while another stream is.
-        let is_captured = self.uses_scratch && !self.stream.raw().is_null() && self.stream.is_capturing()?;
-        if self.uses_scratch {
-            self.joined.scratch.begin(&self.stream, is_captured)?;
-        }
+        let turn = self.joined.order.begin(&self.stream)?;
         self.copies.iter().try_for_each(|copy| copy.queue(&self.stream))?;
-        let work: ccl::Work = lock(&self.joined.communicator).launch(&self.prepared, &self.stream)?;
-        // The order of the stream is enough.
-        drop(work);
-        if self.uses_scratch {
-            self.joined.scratch.end(&self.joined.world, &self.stream, is_captured)?;
-        }
+        let work = lock(&self.joined.communicator).launch(&self.prepared, &self.stream)?;
+        turn.end(work, &self.stream)?;
         if !self.others.is_empty() {
             let event: Event = device.create_event()?;
             self.stream.record(&event)?;

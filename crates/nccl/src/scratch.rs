@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 
 use anabranch::World;
-use anabranch::hip::{DeviceAddress, DeviceBuffer, Event, Stream};
+use anabranch::hip::{DeviceAddress, DeviceBuffer, Stream};
 
 use crate::comm::lock;
 use crate::error::Failure;
@@ -12,14 +12,7 @@ use crate::error::Failure;
 /// Device memory of a communicator for such copies. It grows and is never freed before the communicator, because captured calls hold its
 /// address; each buffer is at least twice as large as the one before.
 #[derive(Debug, Default)]
-pub(crate) struct Scratch(Mutex<Memory>);
-
-#[derive(Debug, Default)]
-struct Memory {
-    buffers: Vec<DeviceBuffer>,
-    /// After the last call that used the memory, on its stream.
-    last: Option<Event>,
-}
+pub(crate) struct Scratch(Mutex<Vec<DeviceBuffer>>);
 
 /// A copy on the stream of a call, before it.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +30,7 @@ impl Copy {
     pub(crate) fn queue(&self, stream: &Stream) -> Result<(), Failure> {
         let (target, source) = (DeviceAddress(self.target), DeviceAddress(self.source));
         // SAFETY: NCCL's contract: buffers of a call are device memory of this rank, free for the call until its work is over. The target is
-        // one of them, or memory of `Scratch`, which calls use one after another.
+        // one of them, or memory of `Scratch`, which calls use one after another (`Order`).
         Ok(unsafe { stream.copy_async(target, source, self.bytes as usize) }?)
     }
 }
@@ -48,38 +41,13 @@ impl Scratch {
     /// # Errors
     /// Out of memory.
     pub(crate) fn address(&self, world: &World, bytes: u64) -> Result<u64, Failure> {
-        let mut memory = lock(&self.0);
-        let largest = memory.buffers.last().map_or(0, |buffer| buffer.len() as u64);
+        let mut buffers = lock(&self.0);
+        let largest = buffers.last().map_or(0, |buffer| buffer.len() as u64);
         if largest < bytes {
             let size = bytes.max(2 * largest).next_multiple_of(1 << 20);
-            memory.buffers.push(world.device().allocate(size as usize)?);
+            buffers.push(world.device().allocate(size as usize)?);
         }
-        Ok(memory.buffers.last().map_or(0, |buffer| buffer.address().0))
-    }
-
-    /// Orders the stream after the last use on another stream. The order of captured calls is the program's, as for NCCL.
-    ///
-    /// # Errors
-    /// The runtime's.
-    pub(crate) fn begin(&self, stream: &Stream, is_captured: bool) -> Result<(), Failure> {
-        match &lock(&self.0).last {
-            Some(last) if !is_captured => Ok(stream.wait_event(last)?),
-            _ => Ok(()),
-        }
-    }
-
-    /// Notes the end of a use.
-    ///
-    /// # Errors
-    /// The runtime's.
-    pub(crate) fn end(&self, world: &World, stream: &Stream, is_captured: bool) -> Result<(), Failure> {
-        if is_captured {
-            return Ok(());
-        }
-        let event = world.device().create_event()?;
-        stream.record(&event)?;
-        lock(&self.0).last = Some(event);
-        Ok(())
+        Ok(buffers.last().map_or(0, |buffer| buffer.address().0))
     }
 }
 

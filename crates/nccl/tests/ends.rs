@@ -5,7 +5,8 @@ use std::time::Duration;
 use anabranch_testkit::{Ranks, role, test_path};
 
 use crate::collectives::{alone, file, meet};
-use crate::common::{Buffer, Comm, INT32, LIMIT, Nccl, Rank, SUM, nccl, on_threads};
+use crate::common::{Buffer, Comm, INT32, IdValue, LIMIT, Nccl, Rank, SUM, nccl, on_threads};
+use crate::lifecycle::{init_nonblocking, settled};
 
 /// Waits for an error of the communicator.
 fn failure(rank: &Rank<'_>) -> (i32, String) {
@@ -90,4 +91,33 @@ fn a_killed_rank_is_named() {
     assert_eq!(nccl.all_reduce(&rank, &input, &mut output, SUM), 6);
     assert!(nccl.last_error(std::ptr::null_mut()).contains("rank 2"));
     nccl.ok(nccl!(nccl, ncclCommAbort(rank.comm => Comm)));
+}
+
+#[test]
+fn abort_ends_an_initialisation() {
+    alone!("abort_ends_an_initialisation");
+    let nccl = Nccl::open(&[("ANABRANCH__DEADLINE__RENDEZVOUS", "300 s")]);
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    // A rank waits for rank 0, which has not begun; rank 0 and another wait for a third.
+    for ranks in [&[1][..], &[0, 1]] {
+        let id: IdValue = nccl.unique_id().into();
+        let before = threads();
+        let comms: Vec<_> = ranks.iter().map(|rank| init_nonblocking(&nccl, 3, id, *rank)).collect();
+        #[expect(clippy::disallowed_methods, reason = "ranks wait in the machine's time")]
+        std::thread::sleep(Duration::from_millis(500));
+        for rank in comms.iter().rev() {
+            let is_alone = comms.len() == 1 || rank.number == 1;
+            assert_eq!(nccl.async_error(rank.comm), if is_alone { 7 } else { 6 });
+            nccl.ok(nccl!(nccl, ncclCommAbort(rank.comm => Comm)));
+            // The others learn of it, and do not wait for the deadline.
+            if rank.number == 1 && comms.len() == 2 {
+                assert_eq!(settled(&nccl, comms[0].comm), 6);
+                let text = nccl.last_error(comms[0].comm);
+                assert!(text.contains("rank 0 of 3: ") && text.contains("rank 1"), "{text}");
+            }
+        }
+        while threads() > before {
+            std::thread::yield_now();
+        }
+    }
 }

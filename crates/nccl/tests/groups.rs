@@ -6,8 +6,11 @@ use anabranch_testkit::{Ranks, role, test_path};
 
 use crate::collectives::alone;
 use crate::common::{
-    Buffer, Comm, FLOAT, INT32, LIMIT, Nccl, Rank, SUM, Stream, UINT8, all_given, given, nccl, on_threads,
+    Buffer, Comm, FLOAT, INT32, IdValue, LIMIT, Nccl, Rank, SUM, Stream, UINT8, all_given, given, nccl,
+    on_threads,
 };
+
+use crate::lifecycle::{init_nonblocking, settled};
 
 const RANKS: u32 = 3;
 
@@ -219,4 +222,89 @@ fn a_group_with_a_wrong_call_launches_nothing() {
         rank.nccl.count_ranks(rank);
         assert_eq!(nccl!(nccl, ncclGroupEnd()), 5, "a group that was not started");
     });
+}
+
+#[test]
+fn a_group_with_a_nonblocking_initialisation_runs_its_operations() {
+    alone!("a_group_with_a_nonblocking_initialisation_runs_its_operations");
+    let nccl = Nccl::open(&[]);
+    let id: IdValue = nccl.unique_id().into();
+    on_threads(&nccl, 2, |rank| {
+        let (input, mut output) = (Buffer::of(INT32, &[2.0; 50]), Buffer::zeros(INT32, 50));
+        nccl.ok(nccl!(nccl, ncclGroupStart()));
+        let fresh = init_nonblocking(&nccl, 2, id, rank.number);
+        nccl.ok(nccl.all_reduce(rank, &input, &mut output, SUM));
+        assert_eq!(nccl!(nccl, ncclGroupEnd()), 7);
+        nccl.synchronize(rank.stream);
+        assert_eq!(output.values(), [4.0; 50], "another communicator's operation");
+        assert_eq!(settled(&nccl, fresh.comm), 0);
+        nccl.count_ranks(&fresh);
+        nccl.destroy(fresh.comm);
+    });
+    // An operation of a communicator that is not there yet fails by name, and the group with it.
+    let id: IdValue = nccl.unique_id().into();
+    nccl.ok(nccl!(nccl, ncclGroupStart()));
+    let fresh = init_nonblocking(&nccl, 2, id, 1);
+    let (input, mut output) = (Buffer::zeros(INT32, 1), Buffer::zeros(INT32, 1));
+    assert_eq!(nccl.all_reduce(&fresh, &input, &mut output, SUM), 5);
+    let last = || nccl.last_error(std::ptr::null_mut());
+    assert!(last().contains("rank 1 of 2: ") && last().contains("ncclCommGetAsyncError"), "{}", last());
+    assert_eq!(nccl!(nccl, ncclGroupEnd()), 5);
+    assert_eq!(settled(&nccl, fresh.comm), 5, "the initialisation did not run");
+    nccl.destroy(fresh.comm);
+}
+
+#[test]
+fn any_call_that_fails_in_a_group_fails_the_group() {
+    alone!("any_call_that_fails_in_a_group_fails_the_group");
+    let nccl = Nccl::open(&[]);
+    let last = || nccl.last_error(std::ptr::null_mut());
+    let comm = nccl.init(1, nccl.unique_id(), 0);
+    let mut place = std::ptr::null_mut();
+    let wrong: [(&dyn Fn(*mut Comm) -> c_int, &str); 4] = [
+        (
+            &|place| nccl!(nccl, ncclCommInitRank(place => *mut Comm, 2 => c_int, [0; 128].into() => IdValue, 3 => c_int)),
+            "rank is 3",
+        ),
+        (
+            &|place| nccl!(nccl, ncclCommSplit(comm => Comm, -7 => c_int, 0 => c_int, place => *mut Comm, std::ptr::null() => *const c_void)),
+            "color is -7",
+        ),
+        (
+            &|place| nccl!(nccl, ncclCommWindowRegister(comm => Comm, std::ptr::null_mut() => *mut c_void, 8 => usize, place => *mut Comm, 0 => c_int)),
+            "buff is 0x0",
+        ),
+        (
+            &|_| nccl!(nccl, ncclBcast(std::ptr::null_mut() => *mut c_void, 1 => usize, INT32 => c_int, 9 => c_int, comm => Comm, std::ptr::null_mut() => Stream)),
+            "peer is 9",
+        ),
+    ];
+    for (call, what) in wrong {
+        nccl.ok(nccl!(nccl, ncclGroupStart()));
+        assert_eq!(call(&raw mut place), 4, "{what}");
+        assert_eq!(nccl!(nccl, ncclGroupEnd()), 4, "{what}");
+        assert!(last().contains(what), "{what}: {}", last());
+    }
+    nccl.destroy(comm);
+}
+
+#[test]
+fn initialisations_that_do_not_run_leave_no_sockets() {
+    alone!("initialisations_that_do_not_run_leave_no_sockets");
+    let nccl = Nccl::open(&[]);
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let begin = |id: IdValue, size: c_int| {
+        let mut comm = std::ptr::null_mut();
+        nccl.ok(nccl!(nccl, ncclGroupStart()));
+        nccl.ok(nccl!(nccl, ncclCommInitRank(&raw mut comm => *mut Comm, size => c_int, id => IdValue, 0 => c_int)));
+        assert_eq!(
+            nccl!(nccl, ncclCommInitRank(&raw mut comm => *mut Comm, 2 => c_int, id => IdValue, 5 => c_int)),
+            4
+        );
+        assert_eq!(nccl!(nccl, ncclGroupEnd()), 4);
+    };
+    begin(nccl.unique_id().into(), 1);
+    let before = open();
+    (0..20).for_each(|_| begin(nccl.unique_id().into(), 1));
+    assert_eq!(open(), before);
 }

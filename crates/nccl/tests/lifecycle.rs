@@ -11,7 +11,7 @@ use crate::common::{
 
 /// `ncclConfig_t` of 2.14: its first fields, which all versions have.
 #[repr(C)]
-struct Config {
+pub(crate) struct Config {
     size: usize,
     magic: u32,
     version: u32,
@@ -20,7 +20,7 @@ struct Config {
 }
 
 impl Config {
-    fn new(blocking: c_int) -> Self {
+    pub(crate) fn new(blocking: c_int) -> Self {
         let undefined = c_int::MIN;
         Self { size: size_of::<Self>(), magic: 0xcafe_beef, version: 21400, blocking, rest: [undefined; 3] }
     }
@@ -199,26 +199,72 @@ fn windows_take_the_direct_path() {
     });
 }
 
+/// Begins the initialisation of a rank on its device.
+pub(crate) fn init_nonblocking(nccl: &Nccl, size: u32, id: IdValue, rank: u32) -> Rank<'_> {
+    nccl.set_device(rank);
+    let (mut comm, config) = (std::ptr::null_mut(), Config::new(0));
+    let code = nccl!(nccl, ncclCommInitRankConfig(&raw mut comm => *mut Comm, size as c_int => c_int, id => IdValue, rank as c_int => c_int, &raw const config => *const Config));
+    assert!([0, 7].contains(&code), "{}", nccl.last_error(std::ptr::null_mut()));
+    Rank { nccl, comm, stream: nccl.stream(), number: rank, size }
+}
+
+/// The state of a communicator once it is not "in progress" any more.
+pub(crate) fn settled(nccl: &Nccl, comm: Comm) -> c_int {
+    loop {
+        match nccl.async_error(comm) {
+            7 => std::thread::yield_now(),
+            code => return code,
+        }
+    }
+}
+
+#[test]
+fn nonblocking_splits_go_on_behind_the_call() {
+    alone!("nonblocking_splits_go_on_behind_the_call");
+    let nccl = Nccl::open(&[]);
+    let comms = nccl.init_all(2);
+    let config = Config::new(0);
+    let mut parts = [std::ptr::null_mut(); 2];
+    // One thread splits both: a blocking call would wait for good.
+    for (comm, part) in comms.iter().zip(&mut parts) {
+        let code = nccl!(nccl, ncclCommSplit(*comm => Comm, 0 => c_int, 0 => c_int, &raw mut *part => *mut Comm, &raw const config => *const Config));
+        assert_eq!(code, 7, "{}", nccl.last_error(std::ptr::null_mut()));
+    }
+    for comm in &comms {
+        assert_eq!(settled(&nccl, *comm), 0, "the parent waits for the number of the part");
+    }
+    let parts: Vec<_> = (0..2)
+        .zip(parts)
+        .map(|(number, comm)| {
+            nccl.set_device(number);
+            assert_eq!(settled(&nccl, comm), 0);
+            Rank { nccl: &nccl, comm, stream: nccl.stream(), number, size: 2 }
+        })
+        .collect();
+    let inputs = [1.0, 2.0].map(|value| Buffer::of(INT32, &[value; 100]));
+    let mut sums = [Buffer::zeros(INT32, 100), Buffer::zeros(INT32, 100)];
+    nccl.group(|| {
+        for ((rank, input), sum) in parts.iter().zip(&inputs).zip(&mut sums) {
+            nccl.ok(nccl.all_reduce(rank, input, sum, SUM));
+        }
+    });
+    for (rank, sum) in parts.iter().zip(&sums) {
+        nccl.synchronize(rank.stream);
+        assert_eq!(sum.values(), [3.0; 100]);
+        nccl.destroy(rank.comm);
+    }
+    comms.iter().for_each(|comm| nccl.destroy(*comm));
+}
+
 #[test]
 fn nonblocking_communicators_join_behind_the_call() {
     alone!("nonblocking_communicators_join_behind_the_call");
     let nccl = Nccl::open(&[]);
     let id: IdValue = nccl.unique_id().into();
     // One thread makes both: a blocking call would wait for good.
-    let comms: Vec<_> = (0..2)
-        .map(|rank| {
-            nccl.set_device(rank);
-            let (mut comm, config) = (std::ptr::null_mut(), Config::new(0));
-            let code = nccl!(nccl, ncclCommInitRankConfig(&raw mut comm => *mut Comm, 2 => c_int, id => IdValue, rank as c_int => c_int, &raw const config => *const Config));
-            assert_eq!(code, 7, "{}", nccl.last_error(std::ptr::null_mut()));
-            Rank { nccl: &nccl, comm, stream: nccl.stream(), number: rank, size: 2 }
-        })
-        .collect();
+    let comms: Vec<_> = (0..2).map(|rank| init_nonblocking(&nccl, 2, id, rank)).collect();
     for rank in &comms {
-        while nccl.async_error(rank.comm) == 7 {
-            std::thread::yield_now();
-        }
-        assert_eq!(nccl.async_error(rank.comm), 0);
+        assert_eq!(settled(&nccl, rank.comm), 0);
     }
     std::thread::scope(|scope| {
         for rank in &comms {
@@ -233,9 +279,7 @@ fn nonblocking_communicators_join_behind_the_call() {
         nccl.ok(nccl!(nccl, ncclCommFinalize(rank.comm => Comm)));
     }
     for rank in &comms {
-        while nccl.async_error(rank.comm) == 7 {
-            std::thread::yield_now();
-        }
+        assert_eq!(settled(&nccl, rank.comm), 0);
         let (input, mut output) = (Buffer::zeros(INT32, 1), Buffer::zeros(INT32, 1));
         assert_eq!(nccl.all_reduce(rank, &input, &mut output, SUM), 5, "a finalized communicator");
         nccl.destroy(rank.comm);
@@ -270,6 +314,11 @@ fn wrong_arguments_are_named() {
     );
     assert!(last().contains("magic"), "{}", last());
     assert_eq!(nccl!(nccl, ncclCommDestroy(64 as Comm => Comm)), 4);
+    for (device, what) in [(-1, "device is -1"), (99, "rank 1 of 2: device 99")] {
+        let (mut comms, devices) = ([std::ptr::null_mut(); 2], [0, device]);
+        let code = nccl!(nccl, ncclCommInitAll(comms.as_mut_ptr() => *mut Comm, 2 => c_int, devices.as_ptr() => *const c_int));
+        assert!(code == 4 && last().contains(what), "{code} {}", last());
+    }
     // One rank alone is a communicator.
     on_threads(&nccl, 1, |rank| {
         nccl.count_ranks(rank);
@@ -280,5 +329,21 @@ fn wrong_arguments_are_named() {
             4
         );
         assert!(nccl.last_error(std::ptr::null_mut()).contains("null"));
+        let named = |code: c_int, what: &str| {
+            assert_eq!(code, 4, "{what}");
+            assert!(last().contains("rank 0 of 1: ") && last().contains(what), "{what}: {}", last());
+        };
+        let (null, mut part) = (std::ptr::null_mut(), std::ptr::null_mut());
+        named(nccl!(nccl, ncclCommCount(rank.comm => Comm, null => *mut c_int)), "count is null");
+        named(nccl!(nccl, ncclRedOpDestroy(77 => c_int, rank.comm => Comm)), "77 is no operator");
+        named(nccl!(nccl, ncclCommWindowDeregister(rank.comm => Comm, 64 as Comm => Comm)), "no window");
+        named(
+            nccl!(nccl, ncclCommSplit(rank.comm => Comm, -2 => c_int, 0 => c_int, &raw mut part => *mut Comm, std::ptr::null() => *const Config)),
+            "color is -2",
+        );
+        named(
+            nccl!(nccl, ncclAllReduce(input.address() => *const c_void, output.address() => *mut c_void, 1 => usize, 12 => c_int, SUM => c_int, rank.comm => Comm, rank.stream => Stream)),
+            "datatype is 12",
+        );
     });
 }

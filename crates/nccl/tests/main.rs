@@ -2,6 +2,7 @@
 #![cfg(test)]
 #![expect(clippy::float_cmp, reason = "the values are exact")]
 
+mod captures;
 mod collectives;
 mod common;
 mod ends;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use anabranch::bootstrap::{TcpRoot, UniqueId};
+use anabranch::bootstrap::{JoinStop, TcpRoot, UniqueId};
 use anabranch::{JoinedRank, ProcessLayout};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
@@ -129,9 +129,14 @@ pub(crate) fn init(
         move || {
             let joined = match meeting {
                 None => anabranch::rendezvous_from_launcher(&config)?,
-                Some(StoreRank { rank, size, local, id, root }) => {
-                    anabranch::rendezvous_by_id(&config, &id, root, (rank, size), local)?
-                }
+                Some(StoreRank { rank, size, local, id, root }) => anabranch::rendezvous_by_id(
+                    &config,
+                    &id,
+                    root,
+                    (rank, size),
+                    local,
+                    &JoinStop::default(),
+                )?,
             };
             let world = anabranch::join(&config, &joined)?;
             State::new(world, joined.local_rank)

@@ -7,6 +7,7 @@
 
 use super::connection::{Connection, Frame, ReceiveError};
 use super::noise::{Cipher, Initiator};
+use super::stop::Wait;
 use super::{Heartbeat, TcpConfig};
 use crate::frame::{FrameError, Kind};
 use crate::secret::{self, Bytes32};
@@ -186,7 +187,11 @@ pub(super) fn connect_to_root(config: &TcpConfig) -> Result<(Connection, Heartbe
     let mut attempts = 0;
     loop {
         attempts += 1;
-        let failed = match attempt(config) {
+        let attempted = attempt(config);
+        if config.stop.is_stopped() {
+            return Err(Error::Left { phase: "join".to_owned() });
+        }
+        let failed = match attempted {
             Ok(done) => return Ok(done),
             Err(Attempt::Final(error) | Attempt::Decided(error)) => return Err(error),
             Err(failed) => failed,
@@ -345,6 +350,7 @@ fn introduce(
     let system = |what: &'static str| move |source| Attempt::Final(Error::system(what)(source));
     let bad_frame = |source| Attempt::Final(Error::Frame { address: address.to_string(), source });
     let unexpected = |kind: Kind| bad_frame(FrameError::Unexpected { kind: kind.words() });
+    config.stop.waits_for(Wait::Root(stream.try_clone().map_err(system("setting up a socket"))?));
     let mut connection =
         Connection::new(stream, config.rank.get(), MAX_BYTES).map_err(system("setting up a socket"))?;
     let challenge = receive(&mut connection, address, Deadline::after(turn.challenge))?;

@@ -15,11 +15,13 @@ mod link;
 mod noise;
 mod root;
 mod server;
+mod stop;
 #[cfg(test)]
 mod tests;
 mod waker;
 
 pub use root::TcpRoot;
+pub use stop::JoinStop;
 
 use crate::client::{Client, rendezvous_by_client};
 use crate::mailbox::Mailbox;
@@ -29,6 +31,7 @@ use link::TcpLink;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use stop::Wait;
 
 /// The call that joining ends with.
 const JOIN: &str = "join";
@@ -89,6 +92,8 @@ pub struct TcpConfig {
     /// How long [`leave`](crate::Rendezvous::leave) of the root waits for the others to leave, and that of
     /// another rank for the root's confirmation.
     pub linger: Duration,
+    /// Ends the join from another thread.
+    pub stop: JoinStop,
 }
 
 impl TcpConfig {
@@ -109,6 +114,7 @@ impl TcpConfig {
             heartbeat: Heartbeat::default(),
             max_message_bytes: 256 << 20,
             linger: Duration::from_secs(10),
+            stop: JoinStop::default(),
         }
     }
 
@@ -227,6 +233,7 @@ impl TcpRendezvous {
         let (connection, heartbeat) = handshake::connect_to_root(&config)?;
         let limit = connection.limit();
         let mailbox = Arc::new(Mailbox::default());
+        config.stop.waits_for(Wait::Answers(Arc::clone(&mailbox)));
         let link =
             TcpLink::start(config.rank, connection, heartbeat, config.linger, Arc::clone(&mailbox), serving)?;
         // A root that answers at all answers well within the time after which it would count as dead.
@@ -235,8 +242,9 @@ impl TcpRendezvous {
         match client.barrier(&world, JOIN, config.deadline) {
             Ok(()) => Ok(Self { client }),
             Err(error) => {
-                if matches!(error, Error::CannotForm { .. }) {
-                    // The root stays until late ranks have got it too; failing to inform all is expected then.
+                if matches!(error, Error::CannotForm { .. } | Error::Left { .. }) {
+                    // The root stays until late ranks have got it too; failing to inform all is expected then. A join that was
+                    // stopped says goodbye.
                     drop(client.leave());
                 }
                 Err(error)

@@ -115,6 +115,12 @@ impl Work {
         Ok(is_done)
     }
 
+    /// Whether the work runs no more, also in a world that has failed. Work that ended with an error is over. Does not block; not for
+    /// captured work, nor on a thread that captures.
+    pub fn is_over(&self) -> bool {
+        self.event.event.as_ref().is_none_or(|event| event.is_done().unwrap_or(true))
+    }
+
     /// Number of this launch on its communicator, from 1. Collectives are numbered equally on all members. Sends and receives have numbers
     /// of their own.
     pub const fn sequence(&self) -> u64 {

@@ -54,6 +54,25 @@ pub(crate) unsafe extern "C" fn hipStreamIsCapturing(stream: HipStream, status: 
     })
 }
 
+/// As [`hipStreamIsCapturing`], with the number of the capture.
+pub(crate) unsafe extern "C" fn hipStreamGetCaptureInfo(
+    stream: HipStream,
+    status: *mut c_int,
+    number: *mut c_ulonglong,
+) -> HipError {
+    in_context(|driver| {
+        let ask = driver.cuda.cuStreamGetCaptureInfo.ok_or(HipError::NOT_SUPPORTED)?;
+        let (mut found, mut of_capture) = (0, 0);
+        // SAFETY: the caller gives a live stream; the call writes an int and a number.
+        check(unsafe { ask(stream, &raw mut found, &raw mut of_capture) })?;
+        // SAFETY: the caller's out pointers.
+        unsafe {
+            give(number, of_capture)?;
+            give(status, driver.captures.status(stream, found))
+        }
+    })
+}
+
 forward! {
     /// Makes a graph launchable.
     fn hipGraphInstantiateWithFlags(exec: *mut HipGraphExec, graph: HipGraph, flags: c_ulonglong)

@@ -68,6 +68,9 @@ pub(crate) unsafe extern "C" fn hipStreamDestroy(stream: HipStream) -> HipError 
 }
 
 forward_optional! {
+    /// Marks a point of each launch of a graph; the flag has the same number in both.
+    fn hipEventRecordWithFlags(event: HipEvent, stream: HipStream, flags: c_uint)
+        via cuEventRecordWithFlags(event, stream, flags);
     /// Writes a value in stream order, after a memory barrier for the stream's earlier writes.
     fn hipStreamWriteValue32(stream: HipStream, place: *mut c_void, value: u32, _flags: c_uint)
         via cuStreamWriteValue32_v2(stream, number(place), value, cuda::STREAM_WRITE_VALUE_DEFAULT);

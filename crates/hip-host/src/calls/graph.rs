@@ -9,6 +9,7 @@ use anabranch_hip::types::{HipGraph, HipGraphExec, HipStream};
 use super::give;
 use crate::calls::current::call;
 use crate::machine::HostMachine;
+use crate::sync::lock;
 use crate::work::operation::Operation;
 
 pub(super) unsafe extern "C" fn begin(stream: HipStream, mode: c_int) -> HipError {
@@ -39,6 +40,22 @@ pub(super) unsafe extern "C" fn is_capturing(stream: HipStream, status: *mut c_i
     })
 }
 
+pub(super) unsafe extern "C" fn capture_info(
+    stream: HipStream,
+    status: *mut c_int,
+    number: *mut c_ulonglong,
+) -> HipError {
+    call("hipStreamGetCaptureInfo", |current| {
+        let stream = current.stream(stream)?;
+        let of_capture = lock(&stream.state).capture.as_ref().map_or(0, |capture| capture.graph.number);
+        // SAFETY: the out pointers.
+        unsafe {
+            give(number, of_capture)?;
+            give(status, HostMachine::capture_status(&stream))
+        }
+    })
+}
+
 pub(super) unsafe extern "C" fn instantiate(
     executable: *mut HipGraphExec,
     graph: HipGraph,
@@ -55,12 +72,15 @@ pub(super) unsafe extern "C" fn instantiate(
     })
 }
 
-/// Branches of the graph run side by side. Launches of one executable on one stream run one after another; on
+/// What events of the graph stand for is decided here, not when the stream comes to it. Branches of the graph run side by side. Launches of one executable on one stream run one after another; on
 /// different streams they may overlap, which HIP does not do.
 pub(super) unsafe extern "C" fn launch(executable: HipGraphExec, stream: HipStream) -> HipError {
     call("hipGraphLaunch", |current| {
         let plan = current.machine.executables.get(executable)?;
-        current.stream(stream)?.push(Operation::Graph(plan)).map(|_| ())
+        let stream = current.stream(stream)?;
+        let is_captured = lock(&stream.state).capture.is_some();
+        let plan = if is_captured { plan } else { plan.with_events_of_now() };
+        stream.push(Operation::Graph(plan)).map(|_| ())
     })
 }
 

@@ -100,6 +100,8 @@ pub(crate) fn table() -> HipApi {
         hipStreamWaitValue64: Some(transfer::wait_value64),
         hipLaunchHostFunc: Some(stream::launch_host_function),
         hipStreamGetDevice: Some(stream::device),
+        hipStreamGetCaptureInfo: Some(graph::capture_info),
+        hipEventRecordWithFlags: Some(stream::event_record_with_flags),
         // There is no dma-buf behind this memory.
         hipMemGetHandleForAddressRange: None,
         hipMemAddressReserve: Some(virtual_memory::reserve),

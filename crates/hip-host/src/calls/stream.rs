@@ -102,10 +102,21 @@ pub(super) unsafe extern "C" fn launch_host_function(
     })
 }
 
+/// Adds to the capture that the stream is in what a stream outside of captures refuses.
+fn push_captured(stream: &Arc<Stream>, operation: Operation) -> Result<(), HipError> {
+    if HostMachine::capture_status(stream) == flags::CAPTURE_STATUS_NONE {
+        return Err(HipError::INVALID_VALUE);
+    }
+    stream.push(operation).map(|_| ())
+}
+
 pub(super) unsafe extern "C" fn wait_event(stream: HipStream, event: HipEvent, flags: c_uint) -> HipError {
     call("hipStreamWaitEvent", |current| {
         let stream = current.stream(stream)?;
         let event = current.machine.events.get(event)?;
+        if flags == flags::EVENT_WAIT_EXTERNAL {
+            return push_captured(&stream, Operation::AwaitEvent(event));
+        }
         if flags != 0 {
             return Err(HipError::INVALID_VALUE);
         }
@@ -153,6 +164,29 @@ pub(super) unsafe extern "C" fn event_record(event: HipEvent, stream: HipStream)
         stream.push(Operation::Record(Arc::clone(&recording)))?;
         *lock(&event.mark) = Mark::Recorded(recording);
         Ok(())
+    })
+}
+
+/// Without flags as [`event_record`].
+pub(super) unsafe extern "C" fn event_record_with_flags(
+    event: HipEvent,
+    stream: HipStream,
+    flags: c_uint,
+) -> HipError {
+    if flags == 0 {
+        // SAFETY: the caller's contract is the same.
+        return unsafe { event_record(event, stream) };
+    }
+    call("hipEventRecordWithFlags", |current| {
+        let event = current.machine.events.get(event)?;
+        let stream = current.stream(stream)?;
+        if event.device != stream.device.ordinal {
+            return Err(HipError::INVALID_HANDLE);
+        }
+        if flags != flags::EVENT_RECORD_EXTERNAL {
+            return Err(HipError::INVALID_VALUE);
+        }
+        push_captured(&stream, Operation::RecordEvent(event))
     })
 }
 

@@ -1,6 +1,6 @@
 //! Stream capture: how streams get into captures and out of them, and what captures refuse.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use anabranch_hip::HipError;
@@ -27,6 +27,7 @@ impl HostMachine {
             return Err(HipError::ILLEGAL_STATE);
         }
         let graph = Arc::new(CaptureGraph {
+            number: self.capture_numbers.fetch_add(1, Ordering::Relaxed),
             mode,
             thread: std::thread::current().id(),
             invalid: AtomicBool::new(false),

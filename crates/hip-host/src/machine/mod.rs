@@ -4,6 +4,7 @@ mod captures;
 pub(crate) mod engines;
 pub(crate) mod handles;
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use anabranch_hip::{Actor, HipError, Step};
@@ -52,6 +53,7 @@ pub struct HostMachine {
     pub(crate) executables: Handles<GraphPlan>,
     pub(crate) physical: Handles<Physical>,
     pub(crate) captures: Mutex<Vec<Arc<CaptureGraph>>>,
+    pub(crate) capture_numbers: AtomicU64,
 }
 
 impl HostMachine {
@@ -124,6 +126,7 @@ impl HostMachine {
             executables: Handles::default(),
             physical: Handles::default(),
             captures: Mutex::default(),
+            capture_numbers: AtomicU64::new(1),
         };
         Ok((Arc::new(machine), own))
     }

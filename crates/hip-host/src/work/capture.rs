@@ -13,6 +13,8 @@ use crate::work::operation::Operation;
 /// The graph that a capture builds.
 #[derive(Debug)]
 pub(crate) struct CaptureGraph {
+    /// No other capture of the machine has it.
+    pub(crate) number: u64,
     pub(crate) mode: i32,
     pub(crate) thread: ThreadId,
     pub(crate) invalid: AtomicBool,

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::sync::lock;
+use crate::work::event::{Mark, Recording};
 use crate::work::operation::{Advance, On, Operation, Running};
 
 /// A captured operation and the nodes that it comes after.
@@ -12,7 +14,7 @@ pub(crate) struct Node {
 }
 
 /// What a graph does. Never changes once made; a graph and its executables share it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct GraphPlan {
     operations: Vec<Operation>,
     /// For each node, those that come after it.
@@ -22,6 +24,38 @@ pub(crate) struct GraphPlan {
 }
 
 impl GraphPlan {
+    /// The plan of one launch: waits for the records that events have now, and new records.
+    pub(crate) fn with_events_of_now(self: &Arc<Self>) -> Arc<Self> {
+        let is_external = |operation: &Operation| {
+            matches!(operation, Operation::AwaitEvent(_) | Operation::RecordEvent(_) | Operation::Graph(_))
+        };
+        if !self.operations.iter().any(is_external) {
+            return Arc::clone(self);
+        }
+        let mut plan = Self::clone(self);
+        // Waits are for what came before the launch: they come first.
+        for operation in &mut plan.operations {
+            if let Operation::AwaitEvent(event) = operation {
+                *operation = match event.mark() {
+                    Mark::Recorded(recording) => Operation::Await(recording),
+                    Mark::Nothing | Mark::Captured(_) => Operation::Nothing,
+                };
+            }
+        }
+        for operation in &mut plan.operations {
+            match operation {
+                Operation::RecordEvent(event) => {
+                    let recording = Arc::new(Recording::default());
+                    *lock(&event.mark) = Mark::Recorded(Arc::clone(&recording));
+                    *operation = Operation::Record(recording);
+                }
+                Operation::Graph(inner) => *inner = inner.with_events_of_now(),
+                _ => {}
+            }
+        }
+        Arc::new(plan)
+    }
+
     pub(crate) fn new(nodes: Vec<Node>) -> Self {
         let mut followers = vec![Vec::new(); nodes.len()];
         let mut predecessors = Vec::with_capacity(nodes.len());

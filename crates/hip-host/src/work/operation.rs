@@ -12,7 +12,7 @@ use crate::memory::mapping::Mapping;
 use crate::work::callback::HostCall;
 use crate::work::core::Core;
 use crate::work::device::DeviceState;
-use crate::work::event::Recording;
+use crate::work::event::{Event, Recording};
 use crate::work::graph::{GraphPlan, GraphRun};
 use crate::work::launch::Launch;
 use crate::work::stream::Stream;
@@ -110,6 +110,11 @@ pub(crate) enum Operation {
     },
     Record(Arc<Recording>),
     Await(Arc<Recording>),
+    /// A record of each launch of a graph, which makes it a [`Self::Record`].
+    RecordEvent(Arc<Event>),
+    /// A wait of each launch of a graph, which makes it a [`Self::Await`].
+    AwaitEvent(Arc<Event>),
+    Nothing,
     WriteValue {
         word: Word,
         value: u64,
@@ -140,6 +145,9 @@ impl Operation {
             Self::Fill { .. } => "fill",
             Self::Record(_) => "record",
             Self::Await(_) => "await event",
+            Self::RecordEvent(_) => "record in a graph",
+            Self::AwaitEvent(_) => "await event in a graph",
+            Self::Nothing => "nothing",
             Self::WriteValue { .. } => "write value",
             Self::WaitValue { .. } => "wait value",
             Self::Call(_) => "call",
@@ -190,7 +198,10 @@ impl Running {
                 core.scheduler.wake();
                 None
             }
-            Operation::Release { .. } => None,
+            Operation::Release { .. }
+            | Operation::Nothing
+            | Operation::RecordEvent(_)
+            | Operation::AwaitEvent(_) => None,
             _ if lost => None,
             Operation::Launch { plan, device } => {
                 Some(Self::Launch(Launch::start(plan, device, Arc::clone(core))))

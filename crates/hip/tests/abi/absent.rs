@@ -26,8 +26,9 @@ macro_rules! absent {
 
 absent! {
     crate::abi::old {
-        hipDeviceMallocUncached, hipMemRangeHandleType,
-        hipGetDevicePropertiesR0600, hipStreamGetDevice, hipMemGetHandleForAddressRange,
+        hipDeviceMallocUncached, hipMemRangeHandleType, hipEventRecordExternal, hipEventWaitExternal,
+        hipGetDevicePropertiesR0600, hipStreamGetDevice, hipEventRecordWithFlags,
+        hipMemGetHandleForAddressRange,
     }
     crate::abi::old::hipMemoryType { hipMemoryTypeUnregistered }
     crate::abi::old::hipMemAllocationType { hipMemAllocationTypeUncached }

@@ -58,6 +58,8 @@ fn rows() -> Vec<Row> {
             STREAM_NON_BLOCKING = hipStreamNonBlocking [same hipStreamNonBlocking];
             EVENT_DEFAULT = hipEventDefault [same hipEventDefault];
             EVENT_DISABLE_TIMING = hipEventDisableTiming [same hipEventDisableTiming];
+            EVENT_RECORD_EXTERNAL = hipEventRecordExternal [absent];
+            EVENT_WAIT_EXTERNAL = hipEventWaitExternal [absent];
             HOST_MALLOC_PORTABLE = hipHostMallocPortable [same hipHostMallocPortable];
             HOST_MALLOC_MAPPED = hipHostMallocMapped [same hipHostMallocMapped];
             HOST_MALLOC_COHERENT = hipHostMallocCoherent [same hipHostMallocCoherent];

@@ -195,6 +195,8 @@ fn rows() -> Vec<Row> {
         same hipStreamWaitValue64 (_ _ _ _ _);
         same hipLaunchHostFunc (_ _ _);
         absent hipStreamGetDevice (_ _);
+        same hipStreamGetCaptureInfo (_ _ _);
+        absent hipEventRecordWithFlags (_ _ _);
         absent hipMemGetHandleForAddressRange (_ _ _ _ _);
         same hipMemAddressReserve (_ _ _ _ _);
         same hipMemAddressFree (_ _);

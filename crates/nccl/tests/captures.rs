@@ -1,0 +1,141 @@
+//! The order of a communicator's calls in captures, beside graphs, and behind its end.
+
+use std::ffi::{c_int, c_void};
+
+use anabranch_testkit::{Ranks, role, test_path};
+
+use crate::collectives::{alone, file, meet};
+use crate::common::{Buffer, Comm, FLOAT, INT32, LIMIT, Nccl, Rank, SUM, Stream, nccl, on_threads};
+
+const COUNT: usize = 20_000;
+
+/// A sum on a stream of its own; its input is `value` everywhere.
+struct Sum {
+    input: Buffer,
+    output: Buffer,
+    stream: Stream,
+}
+
+impl Sum {
+    fn new(stream: Stream, value: u32) -> Self {
+        let input = Buffer::of(INT32, &vec![f64::from(value); COUNT]);
+        Self { input, output: Buffer::zeros(INT32, COUNT), stream }
+    }
+
+    fn call(&mut self, rank: &Rank<'_>) {
+        let on_stream = Rank { stream: self.stream, ..*rank };
+        rank.nccl.ok(rank.nccl.all_reduce(&on_stream, &self.input, &mut self.output, SUM));
+    }
+
+    #[track_caller]
+    fn check(&self, rank: &Rank<'_>, value: u32) {
+        assert_eq!(self.output.values(), vec![f64::from(value * rank.size); COUNT]);
+    }
+}
+
+fn follow(nccl: &Nccl, stream: Stream, other: Stream) {
+    nccl.ok(nccl!(nccl, anabranchHostStreamFollow(stream => Stream, other => Stream)));
+}
+
+fn capture(rank: &Rank<'_>, calls: impl FnOnce()) -> c_int {
+    let (nccl, mut graph) = (rank.nccl, -1);
+    nccl.ok(nccl!(nccl, anabranchHostBeginCapture(rank.stream => Stream)));
+    calls();
+    nccl.ok(nccl!(nccl, anabranchHostEndCapture(rank.stream => Stream, &raw mut graph => *mut c_int)));
+    graph
+}
+
+fn replay(nccl: &Nccl, graph: c_int, stream: Stream) {
+    nccl.ok(nccl!(nccl, anabranchHostGraphLaunch(graph => c_int, stream => Stream)));
+}
+
+#[test]
+fn calls_on_the_streams_of_one_capture_are_ordered() {
+    alone!("calls_on_the_streams_of_one_capture_are_ordered");
+    let nccl = Nccl::open(&[]);
+    on_threads(&nccl, 2, |rank| {
+        let sides: Vec<Stream> = (0..4).map(|_| nccl.stream()).collect();
+        let mut sums: Vec<Sum> =
+            sides.iter().zip(1..).map(|(stream, value)| Sum::new(*stream, value)).collect();
+        // On the host runtime a capture loads no kernels.
+        sums[0].call(rank);
+        nccl.synchronize(sides[0]);
+        // Nothing but the communicator orders the calls.
+        let graph = capture(rank, || {
+            sides.iter().for_each(|side| follow(&nccl, *side, rank.stream));
+            sums.iter_mut().for_each(|sum| sum.call(rank));
+            sides.iter().for_each(|side| follow(&nccl, rank.stream, *side));
+        });
+        for _ in 0..10 {
+            replay(&nccl, graph, rank.stream);
+            nccl.synchronize(rank.stream);
+            sums.iter().zip(1..).for_each(|(sum, value)| sum.check(rank, value));
+        }
+    });
+}
+
+#[test]
+fn graphs_and_other_calls_are_ordered() {
+    alone!("graphs_and_other_calls_are_ordered");
+    let nccl = Nccl::open(&[]);
+    on_threads(&nccl, 2, |rank| {
+        let streams = [rank.stream, nccl.stream(), nccl.stream(), nccl.stream()];
+        let on = [0, 0, 2, 3].map(|number| streams[number]);
+        let mut sums: Vec<Sum> = on.iter().zip(1..).map(|(stream, value)| Sum::new(*stream, value)).collect();
+        for _ in 0..10 {
+            // In flight when the captures begin, and when the graphs are launched.
+            sums[2].call(rank);
+            let graphs = [0, 1].map(|number| capture(rank, || sums[number].call(rank)));
+            replay(&nccl, graphs[0], streams[0]);
+            sums[3].call(rank);
+            replay(&nccl, graphs[1], streams[1]);
+            sums[2].call(rank);
+            replay(&nccl, graphs[0], streams[3]);
+            streams.iter().for_each(|stream| nccl.synchronize(*stream));
+            sums.iter().zip(1..).for_each(|(sum, value)| sum.check(rank, value));
+        }
+    });
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a rank is late in the machine's time")]
+fn windows_outlive_the_calls_that_are_in_flight_when_their_communicator_ends() {
+    let Some(role) = role() else {
+        let test = test_path!("windows_outlive_the_calls_that_are_in_flight_when_their_communicator_ends");
+        Ranks::start(test, 2, &file("windows")).unwrap().succeed(LIMIT).unwrap();
+        return;
+    };
+    let nccl = Nccl::open(&[]);
+    let id = meet(&nccl, role.rank, &role.argument);
+    let (stream, size) = (nccl.stream(), role.size);
+    let comm = nccl.init(size, id, role.rank);
+    let rank = Rank { nccl: &nccl, comm, stream, number: role.rank, size };
+    nccl.count_ranks(&rank);
+    let bytes = 1usize << 22;
+    let (mut memory, mut window) = (std::ptr::null_mut::<c_void>(), std::ptr::null_mut::<c_void>());
+    nccl.ok(nccl!(nccl, ncclMemAlloc(&raw mut memory => *mut *mut c_void, bytes => usize)));
+    nccl.ok(nccl!(nccl, ncclCommWindowRegister(comm => Comm, memory => *mut c_void, bytes => usize, &raw mut window => *mut *mut c_void, 1 => c_int)));
+    assert!(!window.is_null());
+    let (count, output) = (bytes / 8, memory.wrapping_byte_add(bytes / 2));
+    let given = Buffer::of(FLOAT, &vec![f64::from(rank.number + 1); count]);
+    // SAFETY: the first half of the allocation; no work is in flight.
+    unsafe { std::ptr::copy(given.address().cast::<u8>(), memory.cast::<u8>(), 4 * count) };
+    let late = |number| {
+        if rank.number == number {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+        }
+    };
+    // Rank 0 ends its communicator while its kernel waits for rank 1.
+    late(1);
+    nccl.ok(nccl!(nccl, ncclAllReduce(memory => *const c_void, output => *mut c_void, count => usize, FLOAT => c_int, SUM => c_int, comm => Comm, stream => Stream)));
+    nccl.ok(nccl!(nccl, ncclCommFinalize(comm => Comm)));
+    nccl.synchronize(stream);
+    // SAFETY: the second half of the allocation, which the call has written.
+    let sums = unsafe { std::slice::from_raw_parts(output.cast::<f32>(), count) };
+    assert!(sums.iter().all(|sum| *sum == 3.0), "{:?}", &sums[..4]);
+    while nccl.async_error(comm) == 7 {
+        std::thread::yield_now();
+    }
+    nccl.destroy(comm);
+    nccl.ok(nccl!(nccl, ncclMemFree(memory => *mut c_void)));
+}
