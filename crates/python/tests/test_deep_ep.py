@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import json
 import os
 import pathlib
 import subprocess
@@ -15,10 +14,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from anabranch.compat import deep_ep
 from anabranch.compat.deep_ep import Config, _config
+from deep_ep_signatures import CALLED, DECLARED
 
-# Parameters of methods as versions of DeepEP declare them; and class, method, positional arguments and keywords of calls of engines.
-SIGNATURES = json.loads(pathlib.Path(__file__).with_name("deep_ep_signatures.json").read_text())
-DECLARED, CALLED = SIGNATURES["declared"], SIGNATURES["called"]
 # Whose interface this is: also the positions of parameters are the same.
 VERSION = "DeepEP 2.1.0"
 
