@@ -54,13 +54,13 @@ pub(crate) fn xla_register_plans(
     let first = plans.first().ok_or_else(|| usage("a plan has at least one member"))?;
     let bytes = first.inner().ep.plan().meta_bytes();
     let layouts = layouts.unwrap_or_default();
-    let member = |(index, plan): (usize, &PyRef<'_, ExpertParallel>)| {
+    let member = |(index, plan): (usize, PyRef<'_, ExpertParallel>)| {
         let inner = Arc::clone(plan.inner());
         let slots = inner.ep.plan().config().slots as usize;
         let layout = layouts.get(index).map(|layout| Arc::clone(layout.layout()));
         Experts { inner, layout, slots, operations: Mutex::default() }
     };
-    Ok((PLANS.insert(plans.iter().enumerate().map(member).collect()), bytes))
+    Ok((PLANS.insert(plans.into_iter().enumerate().map(member).collect()), bytes))
 }
 
 /// Lets go of a plan. Programs that name it fail from now on.
@@ -95,6 +95,7 @@ unsafe extern "C" fn combine(frame: *mut Frame) -> *mut c_void {
 type Result<T> = std::result::Result<T, String>;
 
 /// How a call wants its dispatch.
+#[derive(Clone, Copy)]
 struct Request {
     key: Key,
     /// Whether rows are grouped by expert.
@@ -285,14 +286,13 @@ impl Experts {
             ));
         }
         let index = operations.pending.iter().position(|(pending, _)| *pending == key);
-        let dispatched = match index {
-            Some(index) => operations.pending.remove(index).1,
-            None => {
-                // Released, or never sent with gradients. What is sent does not matter, as combine reads `y`: it is the output's memory, which
-                // the kernel has read when combine writes it.
-                let weights = weights.map(|(_, of_tokens)| of_tokens);
-                self.replay(operations, stream, (key, routing), out, weights)?
-            }
+        let dispatched = if let Some(index) = index {
+            operations.pending.remove(index).1
+        } else {
+            // Released, or never sent with gradients. What is sent does not matter, as combine reads `y`: it is the output's memory, which the
+            // kernel has read when combine writes it.
+            let weights = weights.map(|(_, of_tokens)| of_tokens);
+            self.replay(operations, stream, (key, routing), out, weights)?
         };
         if is_by_expert && operations.expanded != Some(key) {
             drop(self.expand(operations, stream, key, &dispatched)?);

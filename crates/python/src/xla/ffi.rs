@@ -276,13 +276,13 @@ impl<'a> Call<'a> {
         Ok(Self { frame })
     }
 
-    fn api(&self) -> &'a Api {
+    fn api(self) -> &'a Api {
         // SAFETY: the promise of `new`.
         unsafe { &*self.frame.api }
     }
 
     /// The device's number among those of this process.
-    pub(super) fn ordinal(&self) -> Result<i32, String> {
+    pub(super) fn ordinal(self) -> Result<i32, String> {
         let mut asked = OrdinalGet {
             size: size_of::<OrdinalGet>(),
             extensions: std::ptr::null_mut(),
@@ -295,7 +295,7 @@ impl<'a> Call<'a> {
     }
 
     /// XLA's stream of the device.
-    pub(super) fn stream(&self) -> Result<*mut c_void, String> {
+    pub(super) fn stream(self) -> Result<*mut c_void, String> {
         let mut asked = StreamGet {
             size: size_of::<StreamGet>(),
             extensions: std::ptr::null_mut(),
@@ -308,7 +308,7 @@ impl<'a> Call<'a> {
     }
 
     /// An attribute that is a 64-bit integer.
-    pub(super) fn integer(&self, name: &str) -> Result<i64, String> {
+    pub(super) fn integer(self, name: &str) -> Result<i64, String> {
         let attributes = &self.frame.attributes;
         for index in 0..usize::try_from(attributes.count).unwrap_or(0) {
             // SAFETY: the promise of `new`: the arrays have an entry for each attribute; a scalar's value is of its type.
@@ -326,16 +326,16 @@ impl<'a> Call<'a> {
         Err(format!("the attribute {name} is missing, or no 64-bit integer"))
     }
 
-    pub(super) fn arguments<const N: usize>(&self) -> Result<[Operand<'a>; N], String> {
+    pub(super) fn arguments<const N: usize>(self) -> Result<[Operand<'a>; N], String> {
         operands(&self.frame.arguments)
     }
 
-    pub(super) fn results<const N: usize>(&self) -> Result<[Operand<'a>; N], String> {
+    pub(super) fn results<const N: usize>(self) -> Result<[Operand<'a>; N], String> {
         operands(&self.frame.results)
     }
 
     /// What the last argument, which orders calls, holds in memory of the host: the device's place on the mesh's axis.
-    pub(super) fn place(&self) -> Result<f32, String> {
+    pub(super) fn place(self) -> Result<f32, String> {
         let arguments = &self.frame.arguments;
         let last = usize::try_from(arguments.count).ok().and_then(|count| count.checked_sub(1));
         let last = last.ok_or("the call has no arguments")?;
@@ -350,7 +350,7 @@ impl<'a> Call<'a> {
 }
 
 /// The buffers of a call, which has so many.
-fn operands<'a, const N: usize>(buffers: &'a Buffers) -> Result<[Operand<'a>; N], String> {
+fn operands<const N: usize>(buffers: &Buffers) -> Result<[Operand<'_>; N], String> {
     if usize::try_from(buffers.count) != Ok(N) {
         return Err(format!("{} buffers were given; {N} are needed", buffers.count));
     }
@@ -364,9 +364,12 @@ fn operands<'a, const N: usize>(buffers: &'a Buffers) -> Result<[Operand<'a>; N]
 /// The buffer is XLA's.
 unsafe fn operand(buffer: &Buffer) -> Result<Operand<'_>, String> {
     let rank = usize::try_from(buffer.rank).unwrap_or(0);
-    // SAFETY: a buffer has as many extents as its rank.
-    let extents =
-        if rank == 0 { &[] } else { unsafe { std::slice::from_raw_parts(buffer.dimensions, rank) } };
+    let extents = if rank == 0 {
+        &[]
+    } else {
+        // SAFETY: a buffer has as many extents as its rank.
+        unsafe { std::slice::from_raw_parts(buffer.dimensions, rank) }
+    };
     let found = TYPES.iter().find(|(code, _)| *code == buffer.data_type);
     let (_, data_type) =
         found.ok_or_else(|| format!("XLA's element type {} is not supported", buffer.data_type))?;
