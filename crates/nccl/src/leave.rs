@@ -1,5 +1,6 @@
 //! Leaving worlds, on threads: one thread may end the communicators of several devices one after the other.
 
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, Once};
@@ -88,7 +89,8 @@ impl Leave {
                 size,
                 "work in flight did not end: its communicator's memory and windows stay"
             );
-            std::mem::forget((Arc::clone(&joined), self.windows));
+            // Kernels and graphs may still use both.
+            let _kept = ManuallyDrop::new((Arc::clone(&joined), self.windows));
             Ok(())
         };
         let goodbye = joined.world.rendezvous().leave();
