@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Statics of the libraries that can change: file, name, and why it may be one.
-const KNOWN: [(&str, &str, &str); 38] = [
+const KNOWN: [(&str, &str, &str); 40] = [
     ("crates/capi/src/status.rs", "LAST", "the last error of the C interface is per thread"),
     ("crates/ccl/src/run/communicator.rs", "WARNED", "a log line is said once in a process"),
     (
@@ -26,6 +26,11 @@ const KNOWN: [(&str, &str, &str); 38] = [
         "tables of the crate, parsed when first asked for, and never changed",
     ),
     ("crates/ep/src/plan/launch/choice.rs", "LOGGED", "a line is logged once in a process"),
+    (
+        "crates/hip-jit/src/source.rs",
+        "FOUND",
+        "headers of a unit, which cannot change, are found once in a process",
+    ),
     ("crates/nccl/src/blocks.rs", "TAKEN", "communicators of a process share the blocks of a device"),
     ("crates/nccl/src/comm.rs", "COMMS", "callers of NCCL name a communicator by a number"),
     (
