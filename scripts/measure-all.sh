@@ -110,6 +110,8 @@ for step in "$@"; do
     check-nodes)
         ours check-nodes bench ep --nodes 2 --tokens 8,128 "${model[@]}" --iters 5
         ours check-nodes bench ccl --nodes 2 --sizes 4K,1M --iters 5
+        # By node: an all_to_all of short parts is packed.
+        ours check-nodes bench ccl --nodes 2 --sizes 4K,64K --iters 5 --set 'ccl.across="node"'
         ;;
     *) echo "no step $step" >&2 && exit 2 ;;
     esac
