@@ -62,9 +62,15 @@ fn calls_on_the_streams_of_one_capture_are_ordered() {
         nccl.synchronize(sides[0]);
         // Nothing but the communicator orders the calls.
         let graph = capture(rank, || {
-            sides.iter().for_each(|side| follow(&nccl, *side, rank.stream));
-            sums.iter_mut().for_each(|sum| sum.call(rank));
-            sides.iter().for_each(|side| follow(&nccl, rank.stream, *side));
+            for side in &sides {
+                follow(&nccl, *side, rank.stream);
+            }
+            for sum in &mut sums {
+                sum.call(rank);
+            }
+            for side in &sides {
+                follow(&nccl, rank.stream, *side);
+            }
         });
         for _ in 0..10 {
             replay(&nccl, graph, rank.stream);
@@ -91,7 +97,9 @@ fn graphs_and_other_calls_are_ordered() {
             replay(&nccl, graphs[1], streams[1]);
             sums[2].call(rank);
             replay(&nccl, graphs[0], streams[3]);
-            streams.iter().for_each(|stream| nccl.synchronize(*stream));
+            for stream in &streams {
+                nccl.synchronize(*stream);
+            }
             sums.iter().zip(1..).for_each(|(sum, value)| sum.check(rank, value));
         }
     });

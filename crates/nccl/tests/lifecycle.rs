@@ -253,7 +253,9 @@ fn nonblocking_splits_go_on_behind_the_call() {
         assert_eq!(sum.values(), [3.0; 100]);
         nccl.destroy(rank.comm);
     }
-    comms.iter().for_each(|comm| nccl.destroy(*comm));
+    for comm in &comms {
+        nccl.destroy(*comm);
+    }
 }
 
 #[test]
