@@ -11,6 +11,9 @@ use crate::error::Failure;
 /// `cuThreadExchangeStreamCaptureMode` and `hipThreadExchangeStreamCaptureMode`: the thread's mode for the old one.
 type Exchange = unsafe extern "C" fn(*mut c_int) -> c_int;
 
+/// `dlopen` finds only what is loaded (`bits/dlfcn.h` of glibc).
+const RTLD_NOLOAD: c_int = 4;
+
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`, `hipStreamCaptureModeRelaxed`.
 const RELAXED: c_int = 2;
 
@@ -39,21 +42,29 @@ impl RelaxedCapture {
         if is_captured { Self::new(kind) } else { Ok(None) }
     }
 
-    /// For whatever the thread does: it does not know what others capture. On the host runtime captures of other threads refuse nothing.
+    /// For whatever the thread does: it does not know what others capture. The host runtime has no such mode.
     ///
     /// # Errors
     /// A runtime library without the function.
     pub(crate) fn new(kind: RuntimeKind) -> Result<Option<Self>, Failure> {
-        let (library, function) = match kind {
-            RuntimeKind::Nvidia => ("libcuda.so.1", "cuThreadExchangeStreamCaptureMode"),
-            RuntimeKind::Amd => ("libamdhip64.so", "hipThreadExchangeStreamCaptureMode"),
+        let (first, others, function): (_, &[&str], _) = match kind {
+            RuntimeKind::Nvidia => ("libcuda.so.1", &[], "cuThreadExchangeStreamCaptureMode"),
+            RuntimeKind::Amd => {
+                let others = &["libamdhip64.so.7", "libamdhip64.so.6"];
+                ("libamdhip64.so", others, "hipThreadExchangeStreamCaptureMode")
+            }
             RuntimeKind::Host => return Ok(None),
         };
         let failed = |error: libloading::Error| {
-            Failure::usage(format!("captures need {function} of {library}: {error}"))
+            Failure::usage(format!("captures need {function} of {first}: {error}"))
         };
-        // SAFETY: the runtime's library, which this process has open already: no initialisers run.
-        let library = unsafe { Library::open(Some(library), RTLD_LAZY | RTLD_LOCAL) }.map_err(failed)?;
+        // SAFETY: the runtime's library, which this process has open already: no initialisers run, and no second copy is mapped.
+        let open = |name: &&str| unsafe { Library::open(Some(*name), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD) };
+        let library = others
+            .iter()
+            .find_map(|name| open(name).ok())
+            .map_or_else(|| open(&first), Ok)
+            .map_err(failed)?;
         // SAFETY: both functions have this type in their headers.
         let exchange = *unsafe { library.get::<Exchange>(function) }.map_err(failed)?;
         let mut mode = RELAXED;

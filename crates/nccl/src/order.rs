@@ -57,13 +57,14 @@ impl Order {
             },
             (Some(_), None) => {
                 let shared = stream.device().create_event()?;
-                if let Some(last) = calls.last.take() {
+                if let Some(last) = &calls.last {
                     let between = stream.device().create_stream()?;
                     last.wait_on(&between)?;
                     between.record(&shared)?;
                 }
-                stream.wait_event_in_replays(&shared)?;
-                calls.shared = Some(shared);
+                // From here on the event stands for the earlier calls, also if its wait is refused.
+                calls.last = None;
+                stream.wait_event_in_replays(calls.shared.insert(shared))?;
             }
         }
         Ok(Turn { calls, capture })

@@ -35,15 +35,12 @@ struct Float8 {
 
     // The largest finite value in place of all above it, infinity too; a NaN stays one.
     static ANABRANCH_DEVICE u8 from_f32_saturating(f32 value) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-        // PTX ISA, `cvt`: two floats to a pair of codes, the second to the low byte; a NaN has no sign there.
-        if constexpr (!FNUZ) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        // PTX ISA, `cvt`: two floats to a pair of codes, the second to the low byte; a NaN has no sign there. sm_89 has it too, but not with
+        // the PTX of CUDA 12.0 and earlier.
+        if constexpr (!FNUZ && FRACTION == 3) {
             u16 pair;
-            if constexpr (FRACTION == 3) {
-                asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
-            } else {
-                asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
-            }
+            asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
             return static_cast<u8>(pair | ((bit_cast<u32>(value) >> 24) & 0x80u));
         }
 #endif

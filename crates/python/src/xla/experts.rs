@@ -28,10 +28,20 @@ struct Experts {
     operations: Mutex<Operations>,
 }
 
+/// A dispatch that waits for its combine.
+#[derive(Debug)]
+struct Pending {
+    key: Key,
+    /// Where the program keeps the routing. A program may run a dispatch again before a combine, or combine twice: the number is the same
+    /// then, and the routing another buffer.
+    routing: DeviceAddress,
+    dispatched: ep::Dispatched,
+}
+
 #[derive(Debug, Default)]
 struct Operations {
     /// Dispatches that wait for their combine, the oldest first.
-    pending: Vec<(Key, ep::Dispatched)>,
+    pending: Vec<Pending>,
     /// The dispatch that the layout holds.
     expanded: Option<Key>,
 }
@@ -146,11 +156,11 @@ impl Experts {
         while let Some(index) = operations
             .pending
             .iter()
-            .position(|(pending, _)| *pending == key)
+            .position(|pending| pending.key == key)
             .or((operations.pending.len() >= self.slots).then_some(0))
         {
-            let (_, dispatched) = operations.pending.remove(index);
-            self.inner.ep.release(stream, dispatched).map_err(report)?;
+            let pending = operations.pending.remove(index);
+            self.inner.ep.release(stream, pending.dispatched).map_err(report)?;
         }
         if operations.expanded == Some(key) {
             operations.expanded = None;
@@ -199,7 +209,7 @@ impl Experts {
             } else {
                 copy(stream, (rows.address, dispatched.rows()), rows, rows_bytes)?;
             }
-            operations.pending.push((key, dispatched));
+            operations.pending.push(Pending { key, routing: routing.address, dispatched });
             return Ok(());
         }
         let [x, ids, weights, _] = call.arguments()?;
@@ -241,7 +251,7 @@ impl Experts {
         // SAFETY: the routing is used in this call alone, and its buffer is valid as in `slice`.
         let mut saved = unsafe { self.inner.ep.routing_in(slice(routing), None) }.map_err(report)?;
         self.inner.ep.save_routing(stream, &mut dispatched, &mut saved).map_err(report)?;
-        operations.pending.push((key, dispatched));
+        operations.pending.push(Pending { key, routing: routing.address, dispatched });
         Ok(())
     }
 
@@ -285,11 +295,12 @@ impl Experts {
                 plan.config().combine_type
             ));
         }
-        let index = operations.pending.iter().position(|(pending, _)| *pending == key);
+        let is_of_this = |pending: &Pending| pending.key == key && pending.routing == routing.address;
+        let index = operations.pending.iter().position(is_of_this);
         let dispatched = if let Some(index) = index {
-            operations.pending.remove(index).1
+            operations.pending.remove(index).dispatched
         } else {
-            // Released, or never sent with gradients. What is sent does not matter, as combine reads `y`: it is the output's memory, which the
+            // Another execution's, released, or never sent with gradients. What is sent does not matter, as combine reads `y`: it is the output's memory, which the
             // kernel has read when combine writes it.
             let weights = weights.map(|(_, of_tokens)| of_tokens);
             self.replay(operations, stream, (key, routing), out, weights)?
