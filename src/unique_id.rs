@@ -26,9 +26,9 @@ pub fn bind_root(config: &Config) -> Result<TcpRoot> {
 
 /// Joins the other ranks at the rendezvous of an id. Collective: returns when all `size` ranks have joined.
 ///
-/// `place` is this rank and the number of ranks. Rank 0 gives the root that the id is of. `local` is this rank among those of its machine,
-/// and their number; without it machines are told apart by the kernel's boot id, and all ranks leave it out. `stop` ends the join from
-/// another thread.
+/// `place` is this rank and the number of ranks. Rank 0 gives the root that the id is of. `local` is this rank's index on its machine, and
+/// the number of ranks there. Either all ranks give it or none does; without it the kernel's boot id identifies a machine. Another thread
+/// ends the join by `stop`.
 ///
 /// # Errors
 /// [`crate::Error::Bootstrap`]: ranks that did not join within `deadline.rendezvous`, or that were refused.

@@ -52,7 +52,7 @@ pub(crate) fn submit_job(job: Job) -> Result<(), Failure> {
     alone.map_or(Ok(()), |job| run_jobs(vec![job]))
 }
 
-/// Passes on what a call that groups take has come to. After a failure the thread's group launches nothing, and ends with it.
+/// Returns the result of a call that may be in a group. After a failure the thread's group launches nothing, and ends with that failure.
 pub(crate) fn noted(result: Result<(), Failure>) -> Result<(), Failure> {
     result.inspect_err(|failure| {
         GROUP.with_borrow_mut(|group| {

@@ -72,8 +72,8 @@ pub(super) unsafe extern "C" fn instantiate(
     })
 }
 
-/// What events of the graph stand for is decided here, not when the stream comes to it. Branches of the graph run side by side. Launches of one executable on one stream run one after another; on
-/// different streams they may overlap, which HIP does not do.
+/// A launch takes the events' records of now (`with_events_of_now`), not those of when the stream comes to it. Branches of the graph run side
+/// by side. Launches of one executable on one stream run one after another; on different streams they may overlap, which HIP does not do.
 pub(super) unsafe extern "C" fn launch(executable: HipGraphExec, stream: HipStream) -> HipError {
     call("hipGraphLaunch", |current| {
         let plan = current.machine.executables.get(executable)?;

@@ -300,8 +300,8 @@ impl Experts {
         let dispatched = if let Some(index) = index {
             operations.pending.remove(index).dispatched
         } else {
-            // Another execution's, released, or never sent with gradients. What is sent does not matter, as combine reads `y`: it is the output's memory, which the
-            // kernel has read when combine writes it.
+            // Another execution's, released, or never sent with gradients. What is sent does not matter, as combine reads `y`: it is the
+            // output's memory, which the kernel has read when combine writes it.
             let weights = weights.map(|(_, of_tokens)| of_tokens);
             self.replay(operations, stream, (key, routing), out, weights)?
         };
