@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anabranch_bootstrap::launcher::{self, Launch};
 use anabranch_bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezvous};
 use anabranch_ccl::Communicator;
-use anabranch_ep::{EpConfig, ExpertParallel, LaunchTable, Mode};
+use anabranch_ep::{EpConfig, ExpertParallel, LaunchOrder, LaunchTable, Mode};
 use anabranch_ranks::{GlobalRank, Group, LinkSettings};
 use anabranch_shmem::{RankError, RankSetup, WorldConfig};
 
@@ -42,6 +42,20 @@ impl World {
     /// [`anabranch_ep::Error`]: the file of `ep.table`, an invalid plan, memory, or plans in which ranks differ.
     pub fn expert_parallel(&self, group: &Group, plan: EpConfig) -> Result<ExpertParallel> {
         Ok(ExpertParallel::new(self, group, with_ep_settings(&self.config, plan)?)?)
+    }
+
+    /// [`Self::expert_parallel`] for a plan whose launches are in one order with those of others ([`ExpertParallel::in_order`]).
+    /// Collective over the group.
+    ///
+    /// # Errors
+    /// As [`Self::expert_parallel`]; an order of another world.
+    pub fn expert_parallel_in_order(
+        &self,
+        group: &Group,
+        plan: EpConfig,
+        order: &LaunchOrder,
+    ) -> Result<ExpertParallel> {
+        Ok(ExpertParallel::in_order(self, group, with_ep_settings(&self.config, plan)?, order)?)
     }
 
     /// As [`anabranch_shmem::World::leave`]; ends the trace of this rank, if there is one.

@@ -44,6 +44,7 @@ pub mod simulation {
 }
 
 mod lock;
+mod order;
 pub mod plan;
 
 pub use anabranch_elements::data_type::{DataType, UnsupportedDataType};
@@ -54,6 +55,7 @@ pub use expert_major::{
     ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, LocalExpertCounter,
 };
 pub use kernels::kernels;
+pub use order::LaunchOrder;
 pub use options::{
     CombineCodec, CombineSource, DispatchCast, Fp8Format, MaskCause, MaskedRank, Mode, OnTimeout, Payload,
 };

@@ -13,6 +13,7 @@ use anabranch_shmem::SymmetricMemory;
 use crate::args::SlotState;
 use crate::error::{Error, Result};
 use crate::lock::lock;
+use crate::order::LaunchOrder;
 use crate::plan::Plan;
 
 #[cfg_attr(not(feature = "simulation"), expect(unreachable_pub, reason = "the feature exports it"))]
@@ -121,6 +122,8 @@ impl Slot {
 pub(crate) struct SlotPool {
     slots: Vec<Slot>,
     uses: Mutex<Vec<Use>>,
+    /// With the launches of other plans.
+    order: Option<LaunchOrder>,
 }
 
 #[derive(Debug, Default)]
@@ -135,9 +138,19 @@ struct Use {
 }
 
 impl SlotPool {
-    pub(crate) fn new(slots: Vec<Slot>) -> Arc<Self> {
+    pub(crate) fn new(slots: Vec<Slot>, order: Option<LaunchOrder>) -> Arc<Self> {
         let uses = slots.iter().map(|_| Use::default()).collect();
-        Arc::new(Self { slots, uses: Mutex::new(uses) })
+        Arc::new(Self { slots, uses: Mutex::new(uses), order })
+    }
+
+    /// Makes the stream wait for the last launch of the plans of the pool's order, if it has one.
+    pub(crate) fn order_after(&self, stream: &Stream) -> Result<()> {
+        self.order.as_ref().map_or(Ok(()), |order| order.order_after(stream))
+    }
+
+    /// Notes a launch for the pool's order.
+    fn launched(&self, stream: &Stream, event: &Arc<Event>) -> Result<()> {
+        self.order.as_ref().map_or(Ok(()), |order| order.launched(stream, event))
     }
 
     pub(crate) fn slots(&self) -> &[Slot] {
@@ -172,10 +185,14 @@ impl SlotPool {
     }
 
     /// Notes a launch on a slot without a holder.
-    pub(crate) fn used_unheld(&self, slot: &Slot, event: Arc<Event>) {
+    pub(crate) fn used_unheld(&self, slot: &Slot, stream: &Stream) -> Result<()> {
+        let event = Arc::new(stream.device().create_event()?);
+        stream.record(&event)?;
+        self.launched(stream, &event)?;
         if let Some(one) = lock(&self.uses).get_mut(slot.number() as usize) {
             one.eager = Some(event);
         }
+        Ok(())
     }
 
     /// Frees the lost slots, after a reset: no peer waits for their operations.
@@ -211,6 +228,7 @@ impl SlotPool {
         if let Some(event) = eager.filter(|_| !capturing) {
             stream.wait_event(&event)?;
         }
+        self.order_after(stream)?;
         Ok(ticket)
     }
 }
@@ -269,8 +287,10 @@ impl SlotTicket {
         Taken { slot: self.index, number: self.number }
     }
 
-    /// Makes the stream wait for the holder's last launch, for example a combine for its dispatch; both captured, or neither.
+    /// Makes the stream wait for the holder's last launch, for example a combine for its dispatch; both captured, or neither. And for
+    /// the last launch of the plan's order.
     pub(crate) fn order_after(&self, stream: &Stream) -> Result<()> {
+        self.pool.order_after(stream)?;
         match &self.launched {
             Some(event) => Ok(stream.wait_event(event)?),
             None => Ok(()),
@@ -283,6 +303,7 @@ impl SlotTicket {
         let event = Arc::new(stream.device().create_event()?);
         self.launched = Some(Arc::clone(&event));
         stream.record(&event)?;
+        self.pool.launched(stream, &event)?;
         if !stream.is_capturing()? {
             lock(&self.pool.uses)[self.index].eager = Some(event);
         }

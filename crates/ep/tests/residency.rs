@@ -1,8 +1,10 @@
 //! Kernels that wait for peers fit on the device together, or the plan is refused.
 
-use crate::common::{Case, all_well, on_ranks, round, world_config};
+use std::time::Duration;
+
+use crate::common::{Case, Uploaded, all_well, judge_output, on_ranks, oracle, round, run_expert, world_config};
 use anabranch_conformance::ep::reference::ReferenceExpert;
-use anabranch_ep::{Error, ExpertParallel};
+use anabranch_ep::{Error, ExpertOutput, ExpertParallel, LaunchOrder};
 
 /// The host machine keeps 16 blocks of four waves of 64 lanes resident.
 const RESIDENT: u32 = 16;
@@ -39,6 +41,105 @@ fn grids_of_all_slots_and_plans_fit_together() {
             let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
             let stream = world.device().create_stream()?;
             round(ep, &expert, &stream, world, &case, 1)?;
+        }
+        Ok(())
+    }));
+}
+
+#[test]
+fn plans_in_one_order_share_the_device_and_run_one_after_the_other() {
+    let mut case = Case::new(2, 64);
+    case.config = case.config.slots(2);
+    case.config.max_blocks = RESIDENT - 1;
+    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+        let (order, device) = (LaunchOrder::new(world), world.device());
+        let plans: Vec<_> = (0..3)
+            .map(|_| ExpertParallel::in_order(world, world.group(), case.config.clone(), &order))
+            .collect::<Result<_, _>>()?;
+        for ep in &plans {
+            assert_eq!(ep.limits().resident_blocks, RESIDENT - 1);
+        }
+        let alone = ExpertParallel::new(world, world.group(), case.config.clone()).err();
+        assert!(matches!(alone, Some(Error::Shmem(anabranch_shmem::Error::Residency { .. }))), "{alone:?}");
+
+        // A stream that stands still holds up the launches of the other plans on other streams.
+        let inputs = case.inputs(1);
+        let streams = [device.create_stream()?, device.create_stream()?, device.create_stream()?];
+        let mut word = device.allocate(8)?;
+        word.fill(0)?;
+        // SAFETY: the word lives until the stream has passed it below.
+        unsafe { streams[0].wait_value64_at_least(word.address(), 1) }?;
+        let uploaded: Vec<_> = plans
+            .iter()
+            .map(|ep| Uploaded::new(device, &case.config, &inputs[ep.rank().index()]))
+            .collect();
+        let mut dispatched = Vec::new();
+        for ((ep, stream), rows) in plans.iter().zip(&streams).zip(&uploaded) {
+            dispatched.push(ep.dispatch(stream, &rows.tokens(&case.config))?);
+        }
+        let last = device.create_event()?;
+        streams[2].record(&last)?;
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!last.is_done()?, "the third plan's launch did not wait for the first's");
+        word.copy_from_host(0, &1u64.to_le_bytes())?;
+
+        // Combines in another order than the dispatches.
+        let sent = case.sent(&inputs);
+        let oracle = oracle(&case, &sent);
+        for (index, dispatched) in dispatched.into_iter().enumerate().rev() {
+            let (ep, stream, rows) = (&plans[index], &streams[index], &uploaded[index]);
+            let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
+            // SAFETY: the window lives as long as the plan.
+            unsafe { expert.run(stream, &dispatched, dispatched.combine_rows())? };
+            ep.combine(stream, ExpertOutput::InWindow, dispatched, rows.combine_output(&case.config))?;
+        }
+        for ((ep, stream), rows) in plans.iter().zip(&streams).zip(&uploaded) {
+            world.synchronize(stream)?;
+            judge_output(&oracle, ep.rank(), &rows.read_output(&case.config));
+        }
+        Ok(())
+    }));
+}
+
+#[test]
+fn plans_in_one_order_are_captured_on_several_streams() {
+    let mut case = Case::new(2, 64);
+    case.config.max_blocks = RESIDENT - 1;
+    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+        let (order, device) = (LaunchOrder::new(world), world.device());
+        let plan = || ExpertParallel::in_order(world, world.group(), case.config.clone(), &order);
+        let (plans, mut all) = ([plan()?, plan()?], Vec::new());
+        let streams = [device.create_stream()?, device.create_stream()?];
+        for ep in &plans {
+            let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
+            round(ep, &expert, &streams[0], world, &case, 1)?;
+            let uploaded = Uploaded::new(device, &case.config, &case.input(ep.rank().get(), 2));
+            all.push((ep, expert, uploaded));
+        }
+        let (fork, join) = (device.create_event()?, device.create_event()?);
+        streams[0].begin_capture()?;
+        streams[0].record(&fork)?;
+        streams[1].wait_event(&fork)?;
+        let staging = device.allocate(0)?;
+        for ((ep, expert, uploaded), stream) in all.iter().zip(&streams) {
+            let dispatched = ep.dispatch(stream, &uploaded.tokens(&case.config))?;
+            let experts = run_expert(expert, stream, &dispatched, &case, &staging)?;
+            ep.combine(stream, experts, dispatched, uploaded.combine_output(&case.config))?;
+        }
+        streams[1].record(&join)?;
+        streams[0].wait_event(&join)?;
+        let graph = streams[0].end_capture()?.instantiate()?;
+        for replay in 2..12 {
+            for (ep, _, uploaded) in &mut all {
+                uploaded.refill(&case.input(ep.rank().get(), replay));
+            }
+            // SAFETY: buffers, plans and world live until the stream was waited for.
+            unsafe { graph.launch(&streams[0])? };
+            world.synchronize(&streams[0])?;
+            let inputs = case.inputs(replay);
+            for (ep, _, uploaded) in &all {
+                judge_output(&oracle(&case, &inputs), ep.rank(), &uploaded.read_output(&case.config));
+            }
         }
         Ok(())
     }));

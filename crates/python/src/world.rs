@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use anabranch::Group;
 use anabranch::ccl::DataType;
+use anabranch::ep;
 use anabranch::hip::DeviceAddress;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::array::{self, Array};
 use crate::communicator::{Communicator, seconds};
-use crate::ep::{EpConfig, ExpertParallel};
+use crate::ep::{EpConfig, ExpertParallel, LaunchOrder};
 use crate::errors::{raise, usage};
 use crate::logs;
 use crate::memory::{Memory, Owner};
@@ -148,23 +149,32 @@ impl World {
         Ok(Communicator::new(Arc::clone(&self.state), group, made?))
     }
 
+    /// An order for the launches of plans. Not collective.
+    fn launch_order(&self) -> PyResult<LaunchOrder> {
+        Ok(LaunchOrder(ep::LaunchOrder::new(self.state.live()?)))
+    }
+
     /// Dispatch and combine of expert parallelism among these ranks, in this order; `None` is all. All of them call it, with equal plans.
-    #[pyo3(signature = (config, ranks = None))]
+    ///
+    /// A plan takes the part of the device that its grids need, for as long as it lives. With `order` it shares that of the other plans of
+    /// the order; all members give one then.
+    #[pyo3(signature = (config, ranks = None, *, order = None))]
     fn expert_parallel(
         &self,
         py: Python<'_>,
         config: &EpConfig,
         ranks: Option<Vec<u32>>,
+        order: Option<&LaunchOrder>,
     ) -> PyResult<ExpertParallel> {
         let world = self.state.live()?.clone();
         let group = self.state.group(ranks)?;
         let (plan, poisoned) = (config.plan.clone(), world.clone());
-        let made = interruptible(
-            py,
-            false,
-            move || interrupted(&poisoned),
-            move || world.expert_parallel(&group, plan),
-        );
+        let order = order.map(|order| order.0.clone());
+        let make = move || match &order {
+            None => world.expert_parallel(&group, plan),
+            Some(order) => world.expert_parallel_in_order(&group, plan, order),
+        };
+        let made = interruptible(py, false, move || interrupted(&poisoned), make);
         logs::flush(py);
         Ok(ExpertParallel::new(Arc::clone(&self.state), made?))
     }

@@ -50,5 +50,6 @@ pub use route::{
 pub use route::{for_nic, nic_team_kernel};
 pub use team::{MAX_COPY_STREAMS, PeerCopy, Signal, SignalOp, StreamBarrier, Team, TeamTable};
 pub use world::{
-    LaunchGuard, LossTolerance, RankError, RankSetup, ResidencyPermit, World, spawn_threads, spawn_threads_on,
+    LaunchGuard, LossTolerance, RankError, RankSetup, ResidencyPermit, ResidencyShare, World, spawn_threads,
+    spawn_threads_on,
 };

@@ -114,7 +114,7 @@ pub struct Communicator {
 impl Communicator {
     /// Constructs a communicator. Collective over `group`. Compares the configuration between members, allocates memory in the symmetric
     /// heap, loads the kernels that move bytes, and reserves resident blocks of the device, because all blocks of a collective wait for
-    /// peers. With members on several nodes all collectives are internode, in the form that [`CclConfig::across`] selects. Sends and
+    /// peers: with [`CclConfig::max_blocks`] 0 no more than five eighths of those that are free, so that others can be made after it. With members on several nodes all collectives are internode, in the form that [`CclConfig::across`] selects. Sends and
     /// receives, [`Check::Fingerprint`] and intranode algorithms are errors there.
     ///
     /// # Errors
@@ -236,6 +236,12 @@ impl Communicator {
             world.max_resident_blocks(loaded.get(kernels::MOVE_DIRECT)?.raw(), most_threads, local)?
         };
         let wanted = wanted_channels(world, group.size(), config, is_internode);
+        let wanted = if config.max_blocks == 0 {
+            // Three eighths of what is free are left for later ones. Where two or more of the widest fit, the first is as wide as any.
+            wanted.min(world.free_blocks(resident).saturating_mul(5).div_ceil(8))
+        } else {
+            wanted
+        };
         let mut units = Units::from([(key(unit, DataType::U8), loaded)]);
         if config.check == Check::Fingerprint {
             // Its one block runs before the kernel of a call, never beside it: both use one reservation.

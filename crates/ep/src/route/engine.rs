@@ -214,10 +214,9 @@ impl Steps for Engine {
         let geometry = context.plan.receive_geometry(&context.limits);
         for slot in lost {
             let args = dispatch_args(context, slot, None, 0, &geometry);
+            context.pool.order_after(stream)?;
             enqueue(stream, &self.drain, &geometry, &args)?;
-            let event = Arc::new(stream.device().create_event()?);
-            stream.record(&event)?;
-            context.pool.used_unheld(slot, event);
+            context.pool.used_unheld(slot, stream)?;
         }
         Ok(())
     }

@@ -157,10 +157,9 @@ impl Steps for Internode {
         let geometry = context.plan.receive_geometry(&context.limits);
         let args = context.arguments().dispatch_nodes(slot, self.view, None, 0, &geometry);
         let _launching = context.world.launching(&stream)?;
+        context.pool.order_after(&stream)?;
         enqueue(&stream, &self.drain, &geometry, &args)?;
-        let event = Arc::new(stream.device().create_event()?);
-        stream.record(&event)?;
-        context.pool.used_unheld(slot, event);
+        context.pool.used_unheld(slot, &stream)?;
         Ok(())
     }
 }

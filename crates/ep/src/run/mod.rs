@@ -9,6 +9,7 @@ use anabranch_ranks::{Group, GroupRank};
 use anabranch_shmem::{LossTolerance, ResidencyPermit, World};
 
 use crate::error::{Error, Result};
+use crate::order::LaunchOrder;
 use crate::plan::launch::{self, Launch};
 use crate::plan::{DeviceLimits, EpConfig, Geometry, Plan};
 use crate::route::{
@@ -79,11 +80,25 @@ impl ExpertParallel {
     /// ([`anabranch_shmem::Error::Residency`]); configurations that differ; an exhausted heap; compiler errors. A failure
     /// on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: EpConfig) -> Result<Self> {
+        Self::with(world, group, config, None)
+    }
+
+    /// [`Self::new`] for a plan whose launches are in one order with those of others, so that they share a part of the device for the
+    /// grids of any number of slots. Collective over `group`; each member gives an order of its own of `world`.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; an order of another world ([`Error::Config`]).
+    pub fn in_order(world: &World, group: &Group, config: EpConfig, order: &LaunchOrder) -> Result<Self> {
+        Self::with(world, group, config, Some(order))
+    }
+
+    fn with(world: &World, group: &Group, config: EpConfig, order: Option<&LaunchOrder>) -> Result<Self> {
         let config = route::located(world, group, config);
         let mut fields = config.fields();
+        fields.push(("launch order".to_owned(), order.map_or("own", |_| "with others").to_owned()));
         let launches = launch::compared(&config, group.size(), &world.device().name());
         fields.push(("table".to_owned(), launches));
-        let prepared = Self::prepare(world, group, config);
+        let prepared = Self::prepare(world, group, config, order);
         world.compare(group, "ep configuration", fields)?;
         agree(world, group, "ep plan", &prepared)?;
         let Prepared { plan, mut route, mut limits } = prepared?;
@@ -109,7 +124,7 @@ impl ExpertParallel {
             .collect();
         let heaps = heaps?;
         let device_blocks = limits.resident_blocks;
-        let own = reserve(world, &plan, &mut limits).and_then(|permit| {
+        let own = reserve(world, &plan, &mut limits, order).and_then(|permit| {
             let heaps = (0..).zip(heaps);
             let slots = heaps.map(|(number, heap)| Slot::new(world.device(), &plan, number, heap));
             let slots = slots.collect::<Result<Vec<_>>>()?;
@@ -124,7 +139,7 @@ impl ExpertParallel {
             world: world.clone(),
             team,
             plan,
-            pool: SlotPool::new(slots),
+            pool: SlotPool::new(slots, order.cloned()),
             placement,
             device_blocks,
             limits,
@@ -134,7 +149,15 @@ impl ExpertParallel {
         Ok(Self { context, route, tolerance, residency })
     }
 
-    fn prepare(world: &World, group: &Group, config: EpConfig) -> Result<Prepared> {
+    fn prepare(
+        world: &World,
+        group: &Group,
+        config: EpConfig,
+        order: Option<&LaunchOrder>,
+    ) -> Result<Prepared> {
+        if order.is_some_and(|order| !order.share().is_of(world)) {
+            return Err(Error::config("launch order", "an order of another world", "an order of the plan's world"));
+        }
         let device = world.device();
         let plan = Plan::new(config, group.size())?.for_device(&device.name());
         route::check_reach(world, group, &plan)?;

@@ -5,21 +5,32 @@ use anabranch_hip_jit::LOCAL_RESERVED_BYTES;
 use anabranch_shmem::{ResidencyPermit, World};
 
 use crate::error::Result;
+use crate::order::LaunchOrder;
 use crate::plan::{DeviceLimits, Plan};
 
-/// Takes a share of the device for the grids of all slots, and shrinks the grids to it.
-pub(super) fn reserve(world: &World, plan: &Plan, limits: &mut DeviceLimits) -> Result<ResidencyPermit> {
-    let wanted = plan.most_blocks(limits);
-    let slots = plan.config().slots;
-    let permit = world.reserve_residency_up_to(slots, wanted, limits.resident_blocks)?;
+/// Takes a share of the device for the grids that run at the same time, those of all slots without an order, and shrinks the grids to it.
+pub(super) fn reserve(
+    world: &World,
+    plan: &Plan,
+    limits: &mut DeviceLimits,
+    order: Option<&LaunchOrder>,
+) -> Result<ResidencyPermit> {
+    let (wanted, resident) = (plan.most_blocks(limits), limits.resident_blocks);
+    let (grids, permit) = match order {
+        None => {
+            let slots = plan.config().slots;
+            (slots, world.reserve_residency_up_to(slots, wanted, resident)?)
+        }
+        Some(order) => (1, order.share().reserve_up_to(1, wanted, resident)?),
+    };
     if permit.blocks() < wanted {
-        let (blocks, resident) = (permit.blocks(), limits.resident_blocks);
+        let blocks = permit.blocks();
         tracing::warn!(
             wanted,
             blocks,
-            slots,
+            grids,
             resident,
-            "grids are smaller, so that those of all slots fit on the device"
+            "grids are smaller, so that those at the same time fit on the device"
         );
     }
     limits.resident_blocks = permit.blocks();

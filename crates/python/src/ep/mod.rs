@@ -3,6 +3,7 @@
 mod config;
 mod dispatched;
 mod expert_major;
+mod order;
 mod parallel;
 mod tensors;
 
@@ -17,6 +18,7 @@ use crate::state::State;
 pub(crate) use config::EpConfig;
 pub(crate) use dispatched::{CombineSent, DispatchSent, Dispatched, Routing};
 pub(crate) use expert_major::{ExpertMajor, Layout};
+pub(crate) use order::LaunchOrder;
 pub(crate) use parallel::ExpertParallel;
 
 /// What windows keep.

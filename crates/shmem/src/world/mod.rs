@@ -48,7 +48,7 @@ use crate::route::{Connections, Tables, TeamKernels};
 pub(crate) use check::DRAIN;
 pub use parked::LaunchGuard;
 pub(crate) use parked::{Held, Keep};
-pub use residency::ResidencyPermit;
+pub use residency::{ResidencyPermit, ResidencyShare};
 pub use threads::{RankError, RankSetup, spawn_threads, spawn_threads_on};
 pub use tolerance::LossTolerance;
 

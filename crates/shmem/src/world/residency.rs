@@ -4,8 +4,7 @@
 //! device together, or one that is waited for may never start. Each kernel in flight takes the share
 //! `blocks / resident blocks of that kernel`; the shares may not exceed the whole.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_hip::Kernel;
 
@@ -14,16 +13,25 @@ use crate::error::{Error, Result};
 
 const WHOLE: u32 = 1_000_000;
 
+/// Millionths of the device that are taken.
 #[derive(Debug, Default)]
-pub(crate) struct Residency {
-    taken: AtomicU32,
+pub(crate) struct Residency(Mutex<u32>);
+
+/// A share of the device for kernels that run one after the other: it is as large as the largest of them needs. It is given back with
+/// the last of its permits and handles.
+#[derive(Debug)]
+pub struct ResidencyShare {
+    residency: Arc<Residency>,
+    /// Millionths of the device.
+    taken: Mutex<u32>,
 }
 
-/// A share of the device; given back when dropped. Hold it as long as launches of the kernel may be in flight.
+/// The right to launch a kernel; its share is given back when the last permit of the share is dropped. Hold it as long as launches
+/// of the kernel may be in flight.
 #[derive(Debug)]
 pub struct ResidencyPermit {
-    residency: Arc<Residency>,
-    share: u32,
+    #[expect(dead_code, reason = "its drop returns the share")]
+    share: Arc<ResidencyShare>,
     blocks: u32,
 }
 
@@ -44,13 +52,9 @@ impl World {
         sharing::part_of(self.inner.device.multiprocessors(), &self.inner.local, &self.inner.peers)
     }
 
-    /// Takes a share of the device for a kernel whose `blocks` blocks wait for peers, where `resident` of its blocks fit.
-    /// Hold the permit while launches of it may be in flight.
-    ///
-    /// # Errors
-    /// [`Error::Residency`] when such kernels together would not fit.
-    pub(crate) fn reserve_residency(&self, blocks: u32, resident: u32) -> Result<ResidencyPermit> {
-        self.inner.residency.take(blocks, resident)
+    /// An empty share of the device, which grows with what is reserved of it ([`ResidencyShare::reserve_up_to`]).
+    pub fn residency_share(&self) -> Arc<ResidencyShare> {
+        self.inner.residency.share()
     }
 
     /// Takes a share of the device for `kernels` equal kernels in flight at once, whose blocks wait for peers: each gets the most
@@ -65,56 +69,65 @@ impl World {
         blocks: u32,
         resident: u32,
     ) -> Result<ResidencyPermit> {
-        self.inner.residency.take_up_to(kernels, blocks, resident)
+        self.residency_share().reserve_up_to(kernels, blocks, resident)
+    }
+
+    /// Blocks that would still fit on the device, of a kernel of which `resident` fit on the whole.
+    pub fn free_blocks(&self, resident: u32) -> u32 {
+        blocks_in(WHOLE - *lock(&self.inner.residency.0), resident)
     }
 }
 
 impl Residency {
-    pub(crate) fn take(self: &Arc<Self>, blocks: u32, resident: u32) -> Result<ResidencyPermit> {
-        let share = share_of(1, blocks, resident);
-        let taken = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
-            u64::from(taken).checked_add(share).filter(|sum| *sum <= u64::from(WHOLE)).map(|sum| sum as u32)
-        });
-        match taken {
-            Ok(_) => Ok(self.permit(share, blocks)),
-            Err(taken) => Err(refused(blocks, resident, taken)),
-        }
+    fn share(self: &Arc<Self>) -> Arc<ResidencyShare> {
+        Arc::new(ResidencyShare { residency: Arc::clone(self), taken: Mutex::new(0) })
+    }
+}
+
+impl ResidencyShare {
+    /// Whether it is of this world.
+    pub fn is_of(&self, world: &World) -> bool {
+        Arc::ptr_eq(&self.residency, &world.inner.residency)
     }
 
-    /// The most blocks, up to `blocks`, that `kernels` kernels can have each.
-    pub(crate) fn take_up_to(
+    /// As [`World::reserve_residency_up_to`], for kernels that never run at the same time as others of this share.
+    ///
+    /// # Errors
+    /// [`Error::Residency`] when not even one block of each fits.
+    pub fn reserve_up_to(
         self: &Arc<Self>,
         kernels: u32,
         blocks: u32,
         resident: u32,
     ) -> Result<ResidencyPermit> {
         let (kernels, resident) = (kernels.max(1), resident.max(1));
-        let fitting = |taken: u32| {
-            let left = u64::from(WHOLE.saturating_sub(taken)) * u64::from(resident) / u64::from(WHOLE);
-            u64::from(blocks).min(left / u64::from(kernels)) as u32
-        };
-        let taken = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
-            let each = fitting(taken);
-            (each > 0).then(|| taken + share_of(kernels, each, resident) as u32)
-        });
-        match taken {
-            Ok(before) => {
-                let each = fitting(before);
-                Ok(self.permit(share_of(kernels, each, resident), each))
-            }
-            Err(taken) => Err(refused(kernels, resident, taken)),
+        // Always in this order.
+        let mut own = lock(&self.taken);
+        let mut all = lock(&self.residency.0);
+        let blocks = blocks.min(blocks_in(WHOLE - *all + *own, resident) / kernels);
+        if blocks == 0 {
+            return Err(refused(kernels, resident, *all));
         }
-    }
-
-    fn permit(self: &Arc<Self>, share: u64, blocks: u32) -> ResidencyPermit {
-        ResidencyPermit { residency: Arc::clone(self), share: share as u32, blocks }
+        let needed = share_of(kernels, blocks, resident).max(*own);
+        *all += needed - *own;
+        *own = needed;
+        Ok(ResidencyPermit { share: Arc::clone(self), blocks })
     }
 }
 
-/// In millionths of the device, rounded up.
-fn share_of(kernels: u32, blocks: u32, resident: u32) -> u64 {
+/// In millionths of the device, rounded up. The blocks fit.
+fn share_of(kernels: u32, blocks: u32, resident: u32) -> u32 {
     let asked = u128::from(kernels) * u128::from(blocks) * u128::from(WHOLE);
-    u64::try_from(asked.div_ceil(u128::from(resident.max(1)))).unwrap_or(u64::MAX)
+    asked.div_ceil(u128::from(resident)) as u32
+}
+
+/// Whole blocks that fit in this many millionths.
+fn blocks_in(part: u32, resident: u32) -> u32 {
+    (u64::from(part) * u64::from(resident) / u64::from(WHOLE)) as u32
+}
+
+fn lock(taken: &Mutex<u32>) -> std::sync::MutexGuard<'_, u32> {
+    taken.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn refused(asked: u32, resident: u32, taken: u32) -> Error {
@@ -128,9 +141,9 @@ impl ResidencyPermit {
     }
 }
 
-impl Drop for ResidencyPermit {
+impl Drop for ResidencyShare {
     fn drop(&mut self) {
-        self.residency.taken.fetch_sub(self.share, Ordering::AcqRel);
+        *lock(&self.residency.0) -= *lock(&self.taken);
     }
 }
 
@@ -138,33 +151,45 @@ impl Drop for ResidencyPermit {
 mod tests {
     use super::*;
 
-    #[test]
-    fn shares_never_exceed_the_device() {
-        let residency = Arc::new(Residency::default());
-        let half = residency.take(16, 32).unwrap();
-        let quarter = residency.take(32, 128).unwrap();
-        let error = residency.take(9, 32).unwrap_err();
-        assert!(matches!(error, Error::Residency { asked: 9, resident: 32, in_use_percent: 75 }), "{error}");
-        drop(half);
-        let _rest = residency.take(24, 32).unwrap();
-        drop(quarter);
-        assert!(residency.take(33, 32).is_err());
-        assert!(residency.take(u32::MAX, 1).is_err());
+    fn take(residency: &Arc<Residency>, kernels: u32, blocks: u32, resident: u32) -> Result<ResidencyPermit> {
+        residency.share().reserve_up_to(kernels, blocks, resident)
     }
 
     #[test]
     fn grids_shrink_to_what_is_left_but_not_to_nothing() {
         let residency = Arc::new(Residency::default());
-        let first = residency.take_up_to(2, 4, 16).unwrap();
+        let first = take(&residency, 2, 4, 16).unwrap();
         assert_eq!(first.blocks(), 4);
-        let _barrier = residency.take(1, 64).unwrap();
+        let _barrier = take(&residency, 1, 1, 64).unwrap();
         // 7 of 16 are left for two.
-        let second = residency.take_up_to(2, 4, 16).unwrap();
+        let second = take(&residency, 2, 4, 16).unwrap();
         assert_eq!(second.blocks(), 3);
-        let error = residency.take_up_to(2, 4, 16).unwrap_err();
+        let error = take(&residency, 2, 4, 16).unwrap_err();
         assert!(matches!(error, Error::Residency { asked: 2, resident: 16, in_use_percent: 89 }), "{error}");
         drop((first, second));
-        assert_eq!(residency.take_up_to(1, u32::MAX, 16).unwrap().blocks(), 15);
-        assert_eq!(residency.take_up_to(3, 5, 333).unwrap().blocks(), 5);
+        assert_eq!(take(&residency, 1, u32::MAX, 16).unwrap().blocks(), 15);
+        assert_eq!(take(&residency, 3, 5, 333).unwrap().blocks(), 5);
+    }
+
+    #[test]
+    fn kernels_of_one_share_take_as_much_as_the_largest() {
+        let residency = Arc::new(Residency::default());
+        let other = take(&residency, 1, 4, 16).unwrap();
+        let share = residency.share();
+        let small = share.reserve_up_to(1, 2, 16).unwrap();
+        let large = share.reserve_up_to(2, 4, 16).unwrap();
+        // Of another kernel, of which more blocks fit.
+        let fine = share.reserve_up_to(1, 16, 32).unwrap();
+        assert_eq!((small.blocks(), large.blocks(), fine.blocks()), (2, 4, 16));
+        assert_eq!(*lock(&residency.0), WHOLE / 4 * 3);
+        // It grows into what is free, and no further.
+        assert_eq!(share.reserve_up_to(1, 16, 16).unwrap().blocks(), 12);
+        assert!(take(&residency, 1, 1, 16).is_err());
+        drop((small, large, share));
+        assert!(take(&residency, 1, 1, 16).is_err(), "a permit keeps the whole share");
+        drop(fine);
+        assert_eq!(take(&residency, 1, 16, 16).unwrap().blocks(), 12);
+        drop(other);
+        assert_eq!(*lock(&residency.0), 0);
     }
 }

@@ -49,9 +49,9 @@ def as_bytes(scales: Tensor | None) -> Tensor | None:
 
 
 def make_plan(joined: Joined, config: anabranch.EpConfig) -> anabranch.ExpertParallel:
-    """A plan of the group. Collective. Its memory is of the heap."""
+    """A plan of the group, in one order with the group's others. Collective. Its memory is of the heap."""
     try:
-        return joined.world.expert_parallel(config, joined.ranks)
+        return joined.world.expert_parallel(config, joined.ranks, order=joined.order)
     except anabranch.ConfigError as error:
         if "heap" not in str(error):
             raise

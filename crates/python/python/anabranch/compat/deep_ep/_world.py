@@ -22,6 +22,8 @@ class Joined:
 
     def __init__(self, world: anabranch.World, ranks: list[int] | None, key: tuple[int, ...] | None) -> None:
         self.world, self.ranks, self._key, self._users = world, ranks, key, 0
+        # All plans of the group, as in DeepEP: its kernels are on one stream.
+        self.order = world.launch_order()
         self.device = torch.device("cpu") if world.runtime == "host" else torch.device("cuda", world.device)
 
     def settle(self) -> None:
