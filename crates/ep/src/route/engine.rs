@@ -4,7 +4,7 @@
 //! the stream, and a stream of the plan joins them; a kernel there then stores the flags. The slot's last launch is on
 //! that stream, so the receive, on whatever stream, waits for both.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use anabranch_hip::{DeviceAddress, Kernel as RawKernel, Stream};
 use anabranch_hip_jit::LoadedKernel;
