@@ -55,10 +55,10 @@ pub use expert_major::{
     ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, LocalExpertCounter,
 };
 pub use kernels::kernels;
-pub use order::LaunchOrder;
 pub use options::{
     CombineCodec, CombineSource, DispatchCast, Fp8Format, MaskCause, MaskedRank, Mode, OnTimeout, Payload,
 };
+pub use order::LaunchOrder;
 pub use plan::launch::LaunchTable;
 pub use plan::{EpConfig, EpShape, MemoryPlan, PlacementTable, Plan, launch};
 pub use route::{COMBINE, COUNT, DISPATCH};

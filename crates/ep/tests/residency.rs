@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::common::{Case, Uploaded, all_well, judge_output, on_ranks, oracle, round, run_expert, world_config};
+use crate::common::{
+    Case, Uploaded, all_well, judge_output, on_ranks, oracle, round, run_expert, world_config,
+};
 use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{Error, ExpertOutput, ExpertParallel, LaunchOrder};
 
@@ -69,10 +71,8 @@ fn plans_in_one_order_share_the_device_and_run_one_after_the_other() {
         word.fill(0)?;
         // SAFETY: the word lives until the stream has passed it below.
         unsafe { streams[0].wait_value64_at_least(word.address(), 1) }?;
-        let uploaded: Vec<_> = plans
-            .iter()
-            .map(|ep| Uploaded::new(device, &case.config, &inputs[ep.rank().index()]))
-            .collect();
+        let uploaded: Vec<_> =
+            plans.iter().map(|ep| Uploaded::new(device, &case.config, &inputs[ep.rank().index()])).collect();
         let mut dispatched = Vec::new();
         for ((ep, stream), rows) in plans.iter().zip(&streams).zip(&uploaded) {
             dispatched.push(ep.dispatch(stream, &rows.tokens(&case.config))?);

@@ -31,7 +31,9 @@ mod _native {
     #[pymodule_export]
     use super::config::Config;
     #[pymodule_export]
-    use super::ep::{CombineSent, DispatchSent, Dispatched, EpConfig, ExpertMajor, ExpertParallel, LaunchOrder, Routing};
+    use super::ep::{
+        CombineSent, DispatchSent, Dispatched, EpConfig, ExpertMajor, ExpertParallel, LaunchOrder, Routing,
+    };
     #[pymodule_export]
     use super::joining::{init, join_threads, spawn_threads};
     #[pymodule_export]

@@ -1,6 +1,5 @@
 //! The route of ranks on several nodes: kernels store rows for ranks of this node and put rows for other nodes.
 
-
 use anabranch_hip::{DeviceAddress, DeviceBuffer, Kernel as RawKernel};
 use anabranch_hip_jit::{LoadedKernel, bytemuck};
 use anabranch_ranks::Group;

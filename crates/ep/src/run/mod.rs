@@ -156,7 +156,11 @@ impl ExpertParallel {
         order: Option<&LaunchOrder>,
     ) -> Result<Prepared> {
         if order.is_some_and(|order| !order.share().is_of(world)) {
-            return Err(Error::config("launch order", "an order of another world", "an order of the plan's world"));
+            return Err(Error::config(
+                "launch order",
+                "an order of another world",
+                "an order of the plan's world",
+            ));
         }
         let device = world.device();
         let plan = Plan::new(config, group.size())?.for_device(&device.name());
