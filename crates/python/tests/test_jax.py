@@ -318,6 +318,53 @@ with anabranch.jax.Group(settings) as group:
 """)
 
 
+def test_slots_of_failed_calls_come_back():
+    """Calls that fail after their launch, on all ranks, more often than the plan has slots."""
+    run(LAYERS + """
+def fails(call, words):
+    for _ in range(3):
+        try:
+            sharded(in_order(call))(x).block_until_ready()
+        except Exception as error:
+            assert words in str(error), (words, str(error))
+        else:
+            raise AssertionError(words)
+
+with anabranch.jax.Group(settings) as group:
+    for capacity in (None, 0):
+        ep = plan(capacity=capacity, mode="compact")
+        is_by_expert = capacity is not None
+        layer, dispatch = (by_expert(ep), ep.dispatch_experts) if is_by_expert else (by_rows(ep), ep.dispatch)
+        step = gradients(layer, 1)
+        wanted = step(router, matrices, x)
+
+        def too_large(x, order):
+            # Results of another size than the windows'.
+            ep.rows += 1
+            received, order = dispatch(x, *route(router, x), order)
+            ep.rows -= 1
+            return received.rows, order
+
+        def wrong_output(x, order):
+            received, order = dispatch(x, *route(router, x), order)
+            y, _, order = ep._combine_call(
+                received.number, TOKENS, (received.rows[:0], *forward(received), order), False, is_by_expert
+            )
+            return y, order
+
+        def wrong_weights(x, order):
+            received, order = dispatch(x, *route(router, x), order)
+            sent = (jnp.zeros((3,)), jnp.ones((TOKENS, TOP_K)))
+            y, _, order = ep._combine_call(received.number, TOKENS, (received.rows, received.routing, *sent, order), True, is_by_expert)
+            return y, order
+
+        forward = lambda received: (received.routing,)
+        for call, words in ((too_large, "the plan's window has"), (wrong_output, "y has" if is_by_expert else "output"), (wrong_weights, "a buffer has 12 bytes")):
+            fails(call, words)
+            same(step(router, matrices, x), wanted)
+""")
+
+
 def test_few_tokens_dropped_rows_and_half_precision():
     run(LAYERS + """
 with anabranch.jax.Group(settings) as group:
