@@ -358,10 +358,37 @@ with anabranch.jax.Group(settings) as group:
             y, _, order = ep._combine_call(received.number, TOKENS, (received.rows, received.routing, *sent, order), True, is_by_expert)
             return y, order
 
-        forward = lambda received: (received.routing,)
+        forward = lambda received: (received.routing, received.records) if is_by_expert else (received.routing,)
         for call, words in ((too_large, "the plan's window has"), (wrong_output, "y has" if is_by_expert else "output"), (wrong_weights, "a buffer has 12 bytes")):
             fails(call, words)
             same(step(router, matrices, x), wanted)
+""")
+
+
+def test_combine_multiplies_by_the_weights_that_it_is_given():
+    """Weights that change between dispatch and combine, beside a dispatch of the changed ones."""
+    run(LAYERS + """
+import dataclasses
+
+def squared(ep, is_late):
+    def layer(router, matrices, x, order):
+        ids, weights = route(router, x)
+        received, order = ep.dispatch_experts(x, ids, weights if is_late else weights ** 2, order)
+        y = received.rows @ matrices
+        # Another dispatch takes the windows.
+        _, order = ep.dispatch_experts(x, ids, weights, order)
+        if is_late:
+            received = dataclasses.replace(received, weights=received.weights ** 2)
+        out, order = ep.combine_experts(y, received, order)
+        return jnp.tanh(out), order
+    return layer
+
+with anabranch.jax.Group(settings) as group:
+    for slots, mode in ((1, "slotted"), (2, "slotted"), (2, "compact")):
+        ep = plan(capacity=0, slots=slots, mode=mode)
+        late, early = (gradients(squared(ep, is_late), 2)(router, matrices, x) for is_late in (True, False))
+        assert (late[0] == early[0]).all()
+        same(late, early)
 """)
 
 
@@ -408,6 +435,8 @@ with anabranch.jax.Group(settings) as group:
 
 def test_errors_of_dispatch_and_combine():
     run(LAYERS + """
+import dataclasses
+
 group = anabranch.jax.Group(settings)
 ep, other = plan(), plan(capacity=0)
 ids, weights = jnp.zeros((TOKENS, TOP_K), jnp.int32), jnp.zeros((TOKENS, TOP_K))
@@ -417,6 +446,11 @@ def combined(change, by=None):
         received, order = ep.dispatch(x, ids, weights, order)
         return (by or ep.combine)(change(received.rows), received, order)
     return call
+
+def half_weights(x, order):
+    received, order = other.dispatch_experts(x, ids, weights, order)
+    received = dataclasses.replace(received, weights=received.weights.astype(jnp.bfloat16))
+    return other.combine_experts(received.rows, received, order)
 
 def twice(x, order):
     received, order = ep.dispatch(x, ids, weights, order)
@@ -436,6 +470,7 @@ for call, words in [
     (combined(lambda rows: rows.astype(jnp.bfloat16)), "the plan combines float32"),
     (combined(lambda rows: rows, other.combine), "another ExpertParallel"),
     (combined(lambda rows: rows, other.combine_experts), "ReceivedByExpert is needed"),
+    (half_weights, "received.weights is bfloat16[2, 72]; float32[2, 72] is needed"),
     (twice, "cannot be differentiated"),
 ]:
     try:

@@ -225,7 +225,7 @@ impl Experts {
         };
         self.free_slot(operations, stream, key)?;
         let (dispatched, routing, copied) = if is_by_expert {
-            let results @ [.., routing, _] = call.results::<7>()?;
+            let results @ [.., routing, _] = call.results::<8>()?;
             let mut layout = self.layout()?.lock();
             operations.expanded = None;
             let mut dispatched = layout.dispatch(&self.inner.ep, stream, &tokens).map_err(report)?;
@@ -250,9 +250,8 @@ impl Experts {
         [rows, records, counts, routing, _]: [Operand<'_>; 5],
     ) -> Result<()> {
         let plan = self.inner.ep.plan();
-        let record_bytes = plan.rows() * u64::from(plan.meta_bytes());
         copy(stream, (rows.address, dispatched.rows()), rows, plan.rows() * u64::from(plan.row_bytes()))?;
-        copy(stream, (records.address, dispatched.meta()), records, record_bytes)?;
+        copy(stream, (records.address, dispatched.meta()), records, self.record_bytes())?;
         copy(stream, (counts.address, dispatched.counts()), counts, u64::from(plan.ranks()) * 4)?;
         self.save_routing(stream, dispatched, routing)
     }
@@ -263,7 +262,7 @@ impl Experts {
         stream: &Stream,
         layout: &ep::ExpertMajor,
         dispatched: &mut ep::Dispatched,
-        [rows, sources, pairs, slot_map, counts, routing, _]: [Operand<'_>; 7],
+        [rows, sources, pairs, slot_map, counts, records, routing, _]: [Operand<'_>; 8],
     ) -> Result<()> {
         let (plan, sizes) = (self.inner.ep.plan(), layout.plan());
         let places = u64::from(sizes.local_experts()) * u64::from(sizes.capacity());
@@ -272,8 +271,15 @@ impl Experts {
         copy(stream, (sources.address, layout.sources()), sources, places * SOURCE_BYTES)?;
         copy(stream, (pairs.address, layout.counts()), pairs, u64::from(sizes.local_experts()) * 4)?;
         copy(stream, (slot_map.address, layout.slot_map()), slot_map, map_bytes)?;
+        copy(stream, (records.address, dispatched.meta()), records, self.record_bytes())?;
         copy(stream, (counts.address, dispatched.counts()), counts, u64::from(plan.ranks()) * 4)?;
         self.save_routing(stream, dispatched, routing)
+    }
+
+    /// Bytes of the records of all rows.
+    fn record_bytes(&self) -> u64 {
+        let plan = self.inner.ep.plan();
+        plan.rows() * u64::from(plan.meta_bytes())
     }
 
     fn save_routing(
@@ -312,12 +318,15 @@ impl Experts {
         let Request { key, is_by_expert } = request;
         let plan = self.inner.ep.plan();
         let [out, out_weights, _] = call.results()?;
-        let (y, routing, weights) = if key.1 {
+        let (y, routing, records, weights) = if key.1 {
             let [y, routing, of_rows, of_tokens, _] = call.arguments()?;
-            (y, routing, Some((of_rows, of_tokens)))
+            (y, routing, None, Some((of_rows, of_tokens)))
+        } else if is_by_expert {
+            let [y, routing, records, _] = call.arguments()?;
+            (y, routing, Some(records), None)
         } else {
             let [y, routing, _] = call.arguments()?;
-            (y, routing, None)
+            (y, routing, None, None)
         };
         if y.data_type != plan.config().combine_type || out.data_type != y.data_type {
             return Err(format!(
@@ -339,6 +348,11 @@ impl Experts {
         let dispatched = &operations.pending[index].dispatched;
         if is_by_expert && operations.expanded != Some(key) {
             drop(self.expand(&mut operations.expanded, stream, key, dispatched)?);
+        }
+        if let Some(records) = records {
+            // The sums' weights are read there: the program gives the records of its dispatch, with the weights of its choice. Peers write
+            // there in a later dispatch alone, which waits for this combine.
+            copy(stream, (dispatched.meta(), records.address), records, self.record_bytes())?;
         }
         if let Some((of_rows, _)) = weights {
             let bytes = plan.rows() * u64::from(plan.config().top_k) * 4;
