@@ -351,6 +351,15 @@ def masks_leave_ranks_out(rank, size):
             without_the_last()
         masking.low_latency_clean_mask_buffer()
         all_take_part()
+    # A rank that has masked all others does not come back by itself.
+    for other in set(range(size)) - {rank}:
+        masking.low_latency_update_mask_buffer(other, True)
+    with pytest.raises(anabranch.UsageError, match=f"rank {rank} has masked all {size - 1} other ranks"):
+        masking.low_latency_update_mask_buffer(rank, False)
+    masking.low_latency_query_mask_buffer(status)
+    same(status, torch.tensor([int(other != rank) for other in range(size)], dtype=torch.int32))
+    masking.low_latency_clean_mask_buffer()
+    all_take_part()
     for wrong, problem in ((rank, "cannot mask itself"), (size, f"rank {size} is none of the {size} ranks")):
         with pytest.raises(anabranch.UsageError, match=problem):
             masking.low_latency_update_mask_buffer(wrong, True)
