@@ -19,6 +19,7 @@ from deep_ep_reference import (
     rows,
     rows_of_expert,
     same,
+    without_waits,
 )
 
 CHECKS = []
@@ -242,6 +243,25 @@ def handles_send_other_rows_the_same_way(rank, size):
             copies = (given[rank].ids >= 0) if do_expand else destinations(given[rank], size)
             same(out, along[rank].x * copies.sum(1, keepdim=True))
             same(out_weights, kept(along[rank]))
+
+
+@check
+def dispatch_with_a_handle_does_not_wait_on_the_host(rank, size):
+    given = inputs(rank, MOST)
+    # Every token goes to rank 0 alone: the others get no rows.
+    given = given._replace(ids=torch.where(given.ids < EXPERTS // size, given.ids, -1))
+    for do_expand in (False, True):
+        with pytest.raises(AssertionError, match="host waits"), without_waits():
+            dispatch(given, do_expand=do_expand)
+        x, _, _, handle, _ = dispatch(given, do_expand=do_expand)
+        assert bool(len(x)) == (rank == 0)
+        with without_waits():
+            again, _, weights, _, _ = buffer().dispatch(given.x, topk_weights=given.weights, handle=handle, do_expand=do_expand)
+            out, _, _ = buffer().combine(again, handle)
+        same(again, x)
+        assert len(weights) == len(x)
+        copies = given.ids >= 0 if do_expand else destinations(given, size)
+        same(out, given.x * copies.sum(1, keepdim=True))
 
 
 @check

@@ -1,5 +1,6 @@
 """What dispatch and combine of DeepEP's interface give, computed in one place from the inputs of all ranks, and the runner of its programs."""
 
+import contextlib
 import os
 import sys
 import traceback
@@ -84,6 +85,24 @@ def quantized(x: torch.Tensor, is_rounded: bool) -> tuple[torch.Tensor, torch.Te
         scales = torch.exp2(torch.ceil(torch.log2(scales.clamp(min=1e-4 / 448))))
     codes = torch.where(scales[..., None] == 0, 0, blocks / scales[..., None])
     return codes.to(torch.float8_e4m3fn).reshape(len(x), HIDDEN), scales
+
+
+@contextlib.contextmanager
+def without_waits():
+    """Fails where torch waits on the host for a value of a tensor."""
+
+    def fail(tensor, *_):
+        raise AssertionError("the host waits for the device")
+
+    names = ("__int__", "__bool__", "item", "tolist")
+    methods = {name: getattr(torch.Tensor, name) for name in names}
+    try:
+        for name in names:
+            setattr(torch.Tensor, name, fail)
+        yield
+    finally:
+        for name, method in methods.items():
+            setattr(torch.Tensor, name, method)
 
 
 def main(checks) -> None:

@@ -54,7 +54,7 @@ class EPHandle:
         self.num_recv_tokens_per_expert_list: list[int] = []
         self._layout: layouts.Expanded | None = None
 
-    def _receive(self, worst: int, stats: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _receive(self, worst: int | None, stats: Tensor | None) -> tuple[Tensor, Tensor]:
         """Reads what came by the route; returns local ids and weights. With ``worst`` rows nothing waits for the device."""
         plan, alignment = self._route.plan, self.expert_alignment
         local, weights = plan.receive(self._route, worst)
@@ -63,7 +63,7 @@ class EPHandle:
             stats += counts
         self.num_recv_tokens = len(local)
         padded = normal.aligned(counts, alignment)
-        if worst:
+        if worst is not None:
             most = len(local) * min(plan.shape.top_k, len(counts)) + (alignment - 1) * len(counts)
             places = normal.aligned(most, alignment)
         else:
@@ -278,7 +278,7 @@ class ElasticBuffer:
             request = _Request(num_experts or 0, expert_alignment or 1, most, do_expand)
             route = self._send(rows, scales, topk_idx, topk_weights, request)
             handle = EPHandle(request, route, topk_idx.clone() if do_handle_copy else topk_idx, num_sms)
-            worst = self.num_ranks * most if do_cpu_sync is False else 0
+            worst = self.num_ranks * most if do_cpu_sync is False else None
             local, weights = handle._receive(worst, cumulative_local_expert_recv_stats)
         else:
             if topk_idx is not None or do_cpu_sync:
