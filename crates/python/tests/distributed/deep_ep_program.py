@@ -413,9 +413,14 @@ def buffers_end_with_their_world(rank, size):
     buffer().destroy()
     _buffer = None
     given = everyone(size)
-    x, _, _, _, handle, _ = dispatch(given[rank])
-    same(x, picked(given, rows(given, rank)))
-    buffer().combine(x, handle)
+    for of in (deep_ep.Buffer, deep_ep.ElasticBuffer):
+        # A buffer that is destroyed twice does not end the world of another one.
+        x, _, _, _, handle, _ = dispatch(given[rank])
+        other = of(dist.group.WORLD, 1 << 20)
+        other.destroy()
+        other.destroy()
+        same(x, picked(given, rows(given, rank)))
+        same(buffer().combine(x, handle)[0], given[rank].x * destinations(given[rank], size).sum(1, keepdim=True))
     buffer().destroy()
 
 

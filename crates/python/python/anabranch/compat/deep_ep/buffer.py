@@ -74,9 +74,13 @@ class Buffer:
         self._low_latency: dict[low_latency.Shape, low_latency.Plan] = {}
         # Ranks that were masked by hand, for plans that are made later.
         self._masked: set[int] = set()
+        self._is_destroyed = False
 
     def destroy(self) -> None:
-        """Drops the plans; the last buffer of a group leaves its world. Collective."""
+        """Drops the plans; the last buffer of a group leaves its world. Collective. Doing it again does nothing."""
+        if self._is_destroyed:
+            return
+        self._is_destroyed = True
         self._normal.clear()
         self._low_latency.clear()
         self._joined.drop()

@@ -163,9 +163,13 @@ class ElasticBuffer:
         self._settings = Settings.read()
         self._joined = world_of(group, self.num_bytes)
         self._plans: dict[tuple[normal.Shape, int], normal.Plan] = {}
+        self._is_destroyed = False
 
     def destroy(self) -> None:
-        """Drops the plans; the last buffer of a group leaves its world. Collective."""
+        """Drops the plans; the last buffer of a group leaves its world. Collective. Doing it again does nothing."""
+        if self._is_destroyed:
+            return
+        self._is_destroyed = True
         self._plans.clear()
         self._joined.drop()
 
