@@ -14,7 +14,7 @@ from . import _elastic as layouts
 from . import _normal as normal
 from ._config import Settings, normal_bytes, refuse_unknown
 from ._world import world_of
-from .utils import EventHandle, EventOverlap, recorded, wait_for
+from .utils import EventHandle, EventOverlap, recorded, used_on_current_stream, wait_for
 
 # DeepEP's buffers are multiples of it.
 _PAGE = 2 << 20
@@ -82,6 +82,10 @@ class EPHandle:
         self.psum_num_recv_tokens_per_expert = ends.int()
         self.recv_src_metadata = self._sources(slots)
         return local, weights
+
+    def _use(self) -> None:
+        """A later call works with the handle, perhaps on another stream than its dispatch."""
+        used_on_current_stream(self._is_own, self.num_unaligned_recv_tokens_per_expert, *(self._layout or ()))
 
     def _rows(self, scale_type: torch.dtype | None, with_zeros: bool) -> tuple[Tensor, Tensor | None]:
         """Copies of the rows that came, and of their scales, in the handle's layout."""
@@ -292,6 +296,7 @@ class ElasticBuffer:
             asked = _Request(*(old if new is None else new for new, old in zip(given, kept)), do_expand)
             if asked != kept:
                 raise anabranch.UsageError(f"dispatch: the call has {asked}, its handle {kept}")
+            handle._use()
             handle._route.plan.dispatch_along(handle._route, rows, scales, topk_weights)
             local, weights = handle._route.plan.receive(handle._route, handle.num_recv_tokens)
             if cumulative_local_expert_recv_stats is not None:
@@ -368,6 +373,7 @@ class ElasticBuffer:
             raise anabranch.UsageError(f"combine: topk_weights has shape {tuple(topk_weights.shape)}; {of_rows} is needed")
         wait_for(previous_event)
         wait_for(previous_event_before_epilogue)
+        handle._use()
         if layout is not None:
             x = layouts.summed(x.detach(), layout.slots)
             topk_weights = None if topk_weights is None else layouts.gathered_weights(topk_weights.detach(), layout.slots)

@@ -75,3 +75,10 @@ def wait_for(event: EventHandle | EventOverlap | None) -> None:
         event = event.event
     if event is not None:
         event.current_stream_wait()
+
+
+def used_on_current_stream(*tensors: torch.Tensor) -> None:
+    """Memory of these tensors, of another stream perhaps, is not given away before the current stream's work until then is over."""
+    for tensor in tensors:
+        if tensor.is_cuda:
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
