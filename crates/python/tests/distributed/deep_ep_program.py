@@ -72,7 +72,15 @@ def layout_counts_tokens(rank, size):
     assert per_node is None and event.event is None
     with pytest.raises(ValueError, match="async_finish"):
         event.current_stream_wait()
-    assert buffer().get_dispatch_layout(given.ids, EXPERTS, async_finish=True)[4].event is not None
+    event = buffer().get_dispatch_layout(given.ids, EXPERTS, async_finish=True)[4]
+    assert event.event is not None
+    # A call that waits for an event calls its hook, once.
+    called = []
+    event.register_hook_after_wait(lambda: called.append(1))
+    for _ in range(2):
+        buffer().get_dispatch_layout(given.ids, EXPERTS, previous_event=event)
+        assert called == [1]
+    buffer().get_dispatch_layout(given.ids, EXPERTS, previous_event=deep_ep.EventOverlap())
 
 
 @check

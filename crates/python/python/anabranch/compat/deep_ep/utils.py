@@ -70,10 +70,8 @@ def recorded(is_async: bool) -> EventOverlap:
 
 
 def wait_for(event: EventHandle | EventOverlap | None) -> None:
-    """The current stream waits for an event that a call was given."""
-    if isinstance(event, EventOverlap):
-        event = event.event
-    if event is not None:
+    """The current stream waits for an event that a call was given; its hook is called then."""
+    if event is not None and not (isinstance(event, EventOverlap) and event.event is None):
         event.current_stream_wait()
 
 
