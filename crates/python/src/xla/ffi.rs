@@ -206,6 +206,9 @@ pub(super) struct Call<'a> {
     frame: &'a Frame,
 }
 
+/// The error of a call that panicked.
+pub(super) const PANICKED: &str = "the library panicked; see standard error";
+
 /// What XLA calls: answers questions about the handler, else runs it and reports its error.
 ///
 /// # Safety
@@ -225,7 +228,7 @@ pub(super) unsafe fn handle(
     let message = match result {
         Ok(Ok(())) => return std::ptr::null_mut(),
         Ok(Err(message)) => message,
-        Err(_) => "the library panicked; see standard error".to_owned(),
+        Err(_) => PANICKED.to_owned(),
     };
     let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
     let mut arguments = ErrorCreate {
