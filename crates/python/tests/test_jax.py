@@ -154,13 +154,16 @@ else:
 # Another group takes its place.
 with anabranch.jax.Group(settings) as group:
     sharded(in_order(group.all_reduce))(x).block_until_ready()
+    only_start = lambda x: group.start("ranks")
+    assert sharded(only_start)(x).tolist() == [0, 1, 2, 3]
     mesh = jax.sharding.Mesh(jax.local_devices()[::-1], ("ranks",))
-    try:
-        sharded(in_order(group.all_gather))(x).block_until_ready()
-    except Exception as error:
-        assert "in their order" in str(error), error
-    else:
-        raise AssertionError("a mesh in another order")
+    for call in (only_start, in_order(group.all_gather)):
+        try:
+            sharded(call)(x).block_until_ready()
+        except Exception as error:
+            assert "in their order" in str(error), error
+        else:
+            raise AssertionError("a mesh in another order")
 """)
 
 

@@ -16,7 +16,9 @@ use ffi::{Call, PANICKED};
 
 use crate::state::{SLICE, State};
 
-pub(crate) use collectives::{xla_collective_handler, xla_operator, xla_register, xla_unregister};
+pub(crate) use collectives::{
+    xla_collective_handler, xla_operator, xla_register, xla_start_handler, xla_unregister,
+};
 pub(crate) use experts::{
     xla_combine_handler, xla_dispatch_handler, xla_register_plans, xla_unregister_plans,
 };
@@ -91,12 +93,6 @@ fn run_on_device<T: Member>(
         // SAFETY: XLA's stream of this device, used in this call.
         let stream = unsafe { state.world.device().borrow_stream(call.stream()?) };
         return launch(&stream).map(drop);
-    }
-    let (rank, place) = (state.world.rank().get(), call.place()?);
-    if (place - rank as f32).abs() > 0.5 {
-        return Err(format!(
-            "the device of rank {rank} is at place {place} of the mesh's axis; make the mesh of jax.devices(), in their order"
-        ));
     }
     let stream = state.own_stream();
     let launched = launch(stream);
