@@ -8,8 +8,11 @@ from anabranch.compat import deep_ep
 from deep_ep_reference import (
     EXPERTS,
     HIDDEN,
+    MOST,
     TOP_K,
+    check,
     destinations,
+    everyone,
     inputs,
     local_experts,
     local_ids,
@@ -22,17 +25,6 @@ from deep_ep_reference import (
     without_waits,
 )
 
-CHECKS = []
-MOST = 12
-# Tokens of rank 0, 1, ..: also none, and the most.
-COUNTS = (MOST, 0, 5, 7)
-
-
-def check(function):
-    CHECKS.append(function)
-    return function
-
-
 _buffer = None
 
 
@@ -43,10 +35,6 @@ def buffer() -> deep_ep.ElasticBuffer:
         size = 3 * deep_ep.ElasticBuffer.get_buffer_size_hint(dist.group.WORLD, MOST, HIDDEN)
         _buffer = deep_ep.ElasticBuffer(dist.group.WORLD, size, num_max_tokens_per_rank=MOST, explicitly_destroy=True)
     return _buffer
-
-
-def everyone(size, seed=0):
-    return [inputs(rank, COUNTS[(rank + seed) % len(COUNTS)], seed) for rank in range(size)]
 
 
 def dispatch(given, x=None, **options):
@@ -371,4 +359,4 @@ def buffers_end_with_their_world(rank, size):
 
 
 if __name__ == "__main__":
-    main(CHECKS)
+    main()

@@ -8,8 +8,11 @@ from anabranch.compat import deep_ep
 from deep_ep_reference import (
     EXPERTS,
     HIDDEN,
+    MOST,
     TOP_K,
+    check,
     destinations,
+    everyone,
     inputs,
     local_experts,
     local_ids,
@@ -21,17 +24,6 @@ from deep_ep_reference import (
     same,
 )
 
-CHECKS = []
-MOST = 12
-# Tokens of rank 0, 1, ..: also none, and the most.
-COUNTS = (MOST, 0, 5, 7)
-
-
-def check(function):
-    CHECKS.append(function)
-    return function
-
-
 _buffer = None
 
 
@@ -41,10 +33,6 @@ def buffer() -> deep_ep.Buffer:
     if _buffer is None:
         _buffer = deep_ep.Buffer(dist.group.WORLD, 32 << 20, explicitly_destroy=True)
     return _buffer
-
-
-def everyone(size, seed=0):
-    return [inputs(rank, COUNTS[(rank + seed) % len(COUNTS)], seed) for rank in range(size)]
 
 
 def dispatch(given, x=None, **options):
@@ -433,4 +421,4 @@ def buffers_end_with_their_world(rank, size):
 
 
 if __name__ == "__main__":
-    main(CHECKS)
+    main()
