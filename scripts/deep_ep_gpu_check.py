@@ -17,14 +17,14 @@ from datetime import timedelta
 os.environ["ANABRANCH_DEEP_EP_MAX_TOKENS"] = os.environ.get("ANABRANCH_DEEP_EP_MAX_TOKENS", "12")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "crates/python/tests/distributed"))
 
-import deep_ep_calls_program
-import deep_ep_elastic_program
-import deep_ep_program
+# Each adds its checks to those of the reference.
+import deep_ep_calls_program  # noqa: F401
+import deep_ep_elastic_program  # noqa: F401
+import deep_ep_program  # noqa: F401
 import torch
 import torch.distributed as dist
 from anabranch.compat.deep_ep import Buffer, ElasticBuffer
-from deep_ep_program import MOST
-from deep_ep_reference import EXPERTS, HIDDEN, destinations, inputs, same
+from deep_ep_reference import CHECKS, EXPERTS, HIDDEN, MOST, destinations, inputs, same
 from torch_gpu_check import captured
 
 
@@ -148,8 +148,7 @@ def main():
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.set_default_device("cuda")
-    checks = [*deep_ep_program.CHECKS, *deep_ep_elastic_program.CHECKS, *deep_ep_calls_program.CHECKS, graphs, elastic_graphs]
-    for function in checks:
+    for function in [*CHECKS, graphs, elastic_graphs]:
         function(rank, size)
         if rank == 0:
             print(f"ok {function.__name__}", flush=True)

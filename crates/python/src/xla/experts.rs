@@ -28,7 +28,8 @@ struct Experts {
     operations: Mutex<Operations>,
 }
 
-/// A dispatch that waits for its combine.
+/// A dispatch whose combine was not launched. One whose call failed after its launch is among them: its slot comes back as that of a dispatch
+/// that is never combined.
 #[derive(Debug)]
 struct Pending {
     key: Key,
@@ -168,7 +169,7 @@ impl Experts {
         Ok(())
     }
 
-    /// Sends rows along a saved routing; without weights, the saved ones.
+    /// Sends rows along a saved routing; without weights, the saved ones. Returns the place among those that are pending.
     fn replay(
         &self,
         operations: &mut Operations,
@@ -176,18 +177,20 @@ impl Experts {
         (key, routing): (Key, Operand<'_>),
         rows: Operand<'_>,
         weights: Option<Operand<'_>>,
-    ) -> Result<ep::Dispatched> {
+    ) -> Result<usize> {
         self.free_slot(operations, stream, key)?;
         let tokens = rows.extents.first().and_then(|tokens| u32::try_from(*tokens).ok());
         // SAFETY: a program gives `routing` from the dispatch of the same number, which wrote it; the buffer is valid as in `slice`.
-        let routing = unsafe { self.inner.ep.routing_in(slice(routing), tokens) }.map_err(report)?;
+        let kept = unsafe { self.inner.ep.routing_in(slice(routing), tokens) }.map_err(report)?;
         let sent = ReplayedTokens {
             data_type: rows.data_type,
             rows: slice(rows),
             weights: weights.map(slice),
             scales: None,
         };
-        self.inner.ep.dispatch_with(stream, &routing, &sent).map_err(report)
+        let dispatched = self.inner.ep.dispatch_with(stream, &kept, &sent).map_err(report)?;
+        operations.pending.push(Pending { key, routing: routing.address, dispatched });
+        Ok(operations.pending.len() - 1)
     }
 
     fn dispatch(
@@ -202,15 +205,13 @@ impl Experts {
         let rows_bytes = plan.rows() * u64::from(plan.row_bytes());
         if key.1 {
             let ([x, routing, weights, _], [rows, _]) = (call.arguments()?, call.results()?);
-            let dispatched = self.replay(operations, stream, (key, routing), x, Some(weights))?;
-            if is_by_expert {
-                let layout = self.expand(operations, stream, key, &dispatched)?;
-                copy(stream, (rows.address, layout.rows()), rows, layout.plan().output_bytes())?;
-            } else {
-                copy(stream, (rows.address, dispatched.rows()), rows, rows_bytes)?;
+            let index = self.replay(operations, stream, (key, routing), x, Some(weights))?;
+            let dispatched = &operations.pending[index].dispatched;
+            if !is_by_expert {
+                return copy(stream, (rows.address, dispatched.rows()), rows, rows_bytes);
             }
-            operations.pending.push(Pending { key, routing: routing.address, dispatched });
-            return Ok(());
+            let layout = self.expand(&mut operations.expanded, stream, key, dispatched)?;
+            return copy(stream, (rows.address, layout.rows()), rows, layout.plan().output_bytes());
         }
         let [x, ids, weights, _] = call.arguments()?;
         let tokens = Tokens {
@@ -223,50 +224,87 @@ impl Experts {
             device_count: None,
         };
         self.free_slot(operations, stream, key)?;
-        let counts_bytes = u64::from(plan.ranks()) * 4;
-        let (mut dispatched, routing) = if is_by_expert {
+        let (dispatched, routing, copied) = if is_by_expert {
+            let results @ [.., routing, _] = call.results::<8>()?;
             let mut layout = self.layout()?.lock();
             operations.expanded = None;
-            let dispatched = layout.dispatch(&self.inner.ep, stream, &tokens).map_err(report)?;
+            let mut dispatched = layout.dispatch(&self.inner.ep, stream, &tokens).map_err(report)?;
             operations.expanded = Some(key);
-            let [rows, sources, pairs, slot_map, counts, routing, _] = call.results()?;
-            let sizes = layout.plan();
-            let places = u64::from(sizes.local_experts()) * u64::from(sizes.capacity());
-            copy(stream, (rows.address, layout.rows()), rows, places * u64::from(plan.row_bytes()))?;
-            copy(stream, (sources.address, layout.sources()), sources, places * SOURCE_BYTES)?;
-            copy(stream, (pairs.address, layout.counts()), pairs, u64::from(sizes.local_experts()) * 4)?;
-            let map_bytes = plan.rows() * u64::from(plan.config().top_k) * 4;
-            copy(stream, (slot_map.address, layout.slot_map()), slot_map, map_bytes)?;
-            copy(stream, (counts.address, dispatched.counts()), counts, counts_bytes)?;
-            (dispatched, routing)
+            let copied = self.copy_experts(stream, &layout, &mut dispatched, results);
+            (dispatched, routing, copied)
         } else {
-            let dispatched = self.inner.ep.dispatch(stream, &tokens).map_err(report)?;
-            let [rows, records, counts, routing, _] = call.results()?;
-            copy(stream, (rows.address, dispatched.rows()), rows, rows_bytes)?;
-            let records_bytes = plan.rows() * u64::from(plan.meta_bytes());
-            copy(stream, (records.address, dispatched.meta()), records, records_bytes)?;
-            copy(stream, (counts.address, dispatched.counts()), counts, counts_bytes)?;
-            (dispatched, routing)
+            let results @ [.., routing, _] = call.results::<5>()?;
+            let mut dispatched = self.inner.ep.dispatch(stream, &tokens).map_err(report)?;
+            let copied = self.copy_rows(stream, &mut dispatched, results);
+            (dispatched, routing, copied)
         };
+        operations.pending.push(Pending { key, routing: routing.address, dispatched });
+        copied
+    }
+
+    /// What a dispatch gives the program.
+    fn copy_rows(
+        &self,
+        stream: &Stream,
+        dispatched: &mut ep::Dispatched,
+        [rows, records, counts, routing, _]: [Operand<'_>; 5],
+    ) -> Result<()> {
+        let plan = self.inner.ep.plan();
+        copy(stream, (rows.address, dispatched.rows()), rows, plan.rows() * u64::from(plan.row_bytes()))?;
+        copy(stream, (records.address, dispatched.meta()), records, self.record_bytes())?;
+        copy(stream, (counts.address, dispatched.counts()), counts, u64::from(plan.ranks()) * 4)?;
+        self.save_routing(stream, dispatched, routing)
+    }
+
+    /// The same of a dispatch by expert.
+    fn copy_experts(
+        &self,
+        stream: &Stream,
+        layout: &ep::ExpertMajor,
+        dispatched: &mut ep::Dispatched,
+        [rows, sources, pairs, slot_map, counts, records, routing, _]: [Operand<'_>; 8],
+    ) -> Result<()> {
+        let (plan, sizes) = (self.inner.ep.plan(), layout.plan());
+        let places = u64::from(sizes.local_experts()) * u64::from(sizes.capacity());
+        let map_bytes = plan.rows() * u64::from(plan.config().top_k) * 4;
+        copy(stream, (rows.address, layout.rows()), rows, places * u64::from(plan.row_bytes()))?;
+        copy(stream, (sources.address, layout.sources()), sources, places * SOURCE_BYTES)?;
+        copy(stream, (pairs.address, layout.counts()), pairs, u64::from(sizes.local_experts()) * 4)?;
+        copy(stream, (slot_map.address, layout.slot_map()), slot_map, map_bytes)?;
+        copy(stream, (records.address, dispatched.meta()), records, self.record_bytes())?;
+        copy(stream, (counts.address, dispatched.counts()), counts, u64::from(plan.ranks()) * 4)?;
+        self.save_routing(stream, dispatched, routing)
+    }
+
+    /// Bytes of the records of all rows.
+    fn record_bytes(&self) -> u64 {
+        let plan = self.inner.ep.plan();
+        plan.rows() * u64::from(plan.meta_bytes())
+    }
+
+    fn save_routing(
+        &self,
+        stream: &Stream,
+        dispatched: &mut ep::Dispatched,
+        routing: Operand<'_>,
+    ) -> Result<()> {
         // SAFETY: the routing is used in this call alone, and its buffer is valid as in `slice`.
         let mut saved = unsafe { self.inner.ep.routing_in(slice(routing), None) }.map_err(report)?;
-        self.inner.ep.save_routing(stream, &mut dispatched, &mut saved).map_err(report)?;
-        operations.pending.push(Pending { key, routing: routing.address, dispatched });
-        Ok(())
+        self.inner.ep.save_routing(stream, dispatched, &mut saved).map_err(report)
     }
 
     /// Fills the layout with a dispatch.
     fn expand(
         &self,
-        operations: &mut Operations,
+        expanded: &mut Option<Key>,
         stream: &Stream,
         key: Key,
         dispatched: &ep::Dispatched,
     ) -> Result<MutexGuard<'_, ep::ExpertMajor>> {
         let mut layout = self.layout()?.lock();
-        operations.expanded = None;
+        *expanded = None;
         layout.expand(stream, dispatched).map_err(report)?;
-        operations.expanded = Some(key);
+        *expanded = Some(key);
         Ok(layout)
     }
 
@@ -280,12 +318,15 @@ impl Experts {
         let Request { key, is_by_expert } = request;
         let plan = self.inner.ep.plan();
         let [out, out_weights, _] = call.results()?;
-        let (y, routing, weights) = if key.1 {
+        let (y, routing, records, weights) = if key.1 {
             let [y, routing, of_rows, of_tokens, _] = call.arguments()?;
-            (y, routing, Some((of_rows, of_tokens)))
+            (y, routing, None, Some((of_rows, of_tokens)))
+        } else if is_by_expert {
+            let [y, routing, records, _] = call.arguments()?;
+            (y, routing, Some(records), None)
         } else {
             let [y, routing, _] = call.arguments()?;
-            (y, routing, None)
+            (y, routing, None, None)
         };
         if y.data_type != plan.config().combine_type || out.data_type != y.data_type {
             return Err(format!(
@@ -296,29 +337,43 @@ impl Experts {
             ));
         }
         let is_of_this = |pending: &Pending| pending.key == key && pending.routing == routing.address;
-        let index = operations.pending.iter().position(is_of_this);
-        let dispatched = if let Some(index) = index {
-            operations.pending.remove(index).dispatched
+        let index = if let Some(index) = operations.pending.iter().position(is_of_this) {
+            index
         } else {
             // Another execution's, released, or never sent with gradients. What is sent does not matter, as combine reads `y`: it is the
             // output's memory, which the kernel has read when combine writes it.
             let weights = weights.map(|(_, of_tokens)| of_tokens);
             self.replay(operations, stream, (key, routing), out, weights)?
         };
+        let dispatched = &operations.pending[index].dispatched;
         if is_by_expert && operations.expanded != Some(key) {
-            drop(self.expand(operations, stream, key, &dispatched)?);
+            drop(self.expand(&mut operations.expanded, stream, key, dispatched)?);
+        }
+        if let Some(records) = records {
+            // The sums' weights are read there: the program gives the records of its dispatch, with the weights of its choice. Peers write
+            // there in a later dispatch alone, which waits for this combine.
+            copy(stream, (dispatched.meta(), records.address), records, self.record_bytes())?;
         }
         if let Some((of_rows, _)) = weights {
             let bytes = plan.rows() * u64::from(plan.config().top_k) * 4;
             copy(stream, (dispatched.combine_weights(), of_rows.address), of_rows, bytes)?;
         }
         let output = CombineOutput { rows: slice(out), weights: Some(slice(out_weights)) };
-        if is_by_expert {
-            let layout = self.layout()?.lock();
-            layout.combine(&self.inner.ep, stream, slice(y), dispatched, output).map_err(report)
-        } else {
-            self.inner.ep.combine(stream, ExpertOutput::Staged(slice(y)), dispatched, output).map_err(report)
+        // What can be refused is refused before the combine takes the dispatch.
+        if !is_by_expert {
+            let rows = ExpertOutput::Staged(slice(y));
+            self.inner.ep.check_combine(rows, dispatched, Some(&output)).map_err(report)?;
+            let dispatched = operations.pending.remove(index).dispatched;
+            return self.inner.ep.combine(stream, rows, dispatched, output).map_err(report);
         }
+        let layout = self.layout()?.lock();
+        self.inner.ep.check_combine(ExpertOutput::InWindow, dispatched, Some(&output)).map_err(report)?;
+        let wanted = layout.plan().output_bytes();
+        if y.bytes() != wanted {
+            return Err(format!("y has {} bytes; the plan's layout by expert has {wanted}", y.bytes()));
+        }
+        let dispatched = operations.pending.remove(index).dispatched;
+        layout.combine(&self.inner.ep, stream, slice(y), dispatched, output).map_err(report)
     }
 }
 

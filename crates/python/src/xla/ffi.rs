@@ -206,6 +206,9 @@ pub(super) struct Call<'a> {
     frame: &'a Frame,
 }
 
+/// The error of a call that panicked.
+pub(super) const PANICKED: &str = "the library panicked; see standard error";
+
 /// What XLA calls: answers questions about the handler, else runs it and reports its error.
 ///
 /// # Safety
@@ -225,7 +228,7 @@ pub(super) unsafe fn handle(
     let message = match result {
         Ok(Ok(())) => return std::ptr::null_mut(),
         Ok(Err(message)) => message,
-        Err(_) => "the library panicked; see standard error".to_owned(),
+        Err(_) => PANICKED.to_owned(),
     };
     let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
     let mut arguments = ErrorCreate {
@@ -332,20 +335,6 @@ impl<'a> Call<'a> {
 
     pub(super) fn results<const N: usize>(self) -> Result<[Operand<'a>; N], String> {
         operands(&self.frame.results)
-    }
-
-    /// What the last argument, which orders calls, holds in memory of the host: the device's place on the mesh's axis.
-    pub(super) fn place(self) -> Result<f32, String> {
-        let arguments = &self.frame.arguments;
-        let last = usize::try_from(arguments.count).ok().and_then(|count| count.checked_sub(1));
-        let last = last.ok_or("the call has no arguments")?;
-        // SAFETY: the promise of `new`.
-        let order = unsafe { operand(&**arguments.values.add(last)) }?;
-        if order.data_type != DataType::F32 || order.count() != 1 || order.address.is_null() {
-            return Err("the last argument is not one f32".to_owned());
-        }
-        // SAFETY: the promise of `new`; XLA's arrays are aligned for their elements.
-        Ok(unsafe { (order.address.0 as *const f32).read() })
     }
 }
 

@@ -5,17 +5,20 @@ mod experts;
 mod ffi;
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch::RuntimeKind;
 use anabranch::ccl::Work;
 use anabranch::hip::Stream;
 
-use ffi::Call;
+use ffi::{Call, PANICKED};
 
 use crate::state::{SLICE, State};
 
-pub(crate) use collectives::{xla_collective_handler, xla_operator, xla_register, xla_unregister};
+pub(crate) use collectives::{
+    xla_collective_handler, xla_operator, xla_register, xla_start_handler, xla_unregister,
+};
 pub(crate) use experts::{
     xla_combine_handler, xla_dispatch_handler, xla_register_plans, xla_unregister_plans,
 };
@@ -76,23 +79,27 @@ fn run_on_device<T: Member>(
     let member =
         member.ok_or_else(|| format!("device {ordinal} is not in the group, which has {}", members.len()))?;
     let state = member.state();
+    let launch = |stream: &Stream| {
+        catch_unwind(AssertUnwindSafe(|| launch(member, stream))).unwrap_or_else(|_| {
+            // The other devices would wait for what this one did not launch.
+            let reason = format!("a call of XLA panicked on rank {}", state.world.rank().get());
+            for member in members.iter() {
+                member.state().world.poison(&reason);
+            }
+            Err(PANICKED.to_owned())
+        })
+    };
     if state.home.runtime != RuntimeKind::Host {
         // SAFETY: XLA's stream of this device, used in this call.
         let stream = unsafe { state.world.device().borrow_stream(call.stream()?) };
-        return launch(member, &stream).map(drop);
-    }
-    let (rank, place) = (state.world.rank().get(), call.place()?);
-    if (place - rank as f32).abs() > 0.5 {
-        return Err(format!(
-            "the device of rank {rank} is at place {place} of the mesh's axis; make the mesh of jax.devices(), in their order"
-        ));
+        return launch(&stream).map(drop);
     }
     let stream = state.own_stream();
-    let launched = launch(member, stream);
+    let launched = launch(stream);
     loop {
         let waited = match &launched {
             Ok(Some(work)) => work.join(SLICE).map_err(anabranch::Error::from),
-            // After an error too: XLA frees the buffers of the call.
+            // After an error or a panic too: XLA frees the buffers of the call.
             _ => state.world.synchronize_within(stream, SLICE).map_err(anabranch::Error::from),
         };
         match waited {

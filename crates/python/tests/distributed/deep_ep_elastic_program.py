@@ -8,8 +8,11 @@ from anabranch.compat import deep_ep
 from deep_ep_reference import (
     EXPERTS,
     HIDDEN,
+    MOST,
     TOP_K,
+    check,
     destinations,
+    everyone,
     inputs,
     local_experts,
     local_ids,
@@ -19,18 +22,8 @@ from deep_ep_reference import (
     rows,
     rows_of_expert,
     same,
+    without_waits,
 )
-
-CHECKS = []
-MOST = 12
-# Tokens of rank 0, 1, ..: also none, and the most.
-COUNTS = (MOST, 0, 5, 7)
-
-
-def check(function):
-    CHECKS.append(function)
-    return function
-
 
 _buffer = None
 
@@ -42,10 +35,6 @@ def buffer() -> deep_ep.ElasticBuffer:
         size = 3 * deep_ep.ElasticBuffer.get_buffer_size_hint(dist.group.WORLD, MOST, HIDDEN)
         _buffer = deep_ep.ElasticBuffer(dist.group.WORLD, size, num_max_tokens_per_rank=MOST, explicitly_destroy=True)
     return _buffer
-
-
-def everyone(size, seed=0):
-    return [inputs(rank, COUNTS[(rank + seed) % len(COUNTS)], seed) for rank in range(size)]
 
 
 def dispatch(given, x=None, **options):
@@ -245,6 +234,25 @@ def handles_send_other_rows_the_same_way(rank, size):
 
 
 @check
+def dispatch_with_a_handle_does_not_wait_on_the_host(rank, size):
+    given = inputs(rank, MOST)
+    # Every token goes to rank 0 alone: the others get no rows.
+    given = given._replace(ids=torch.where(given.ids < EXPERTS // size, given.ids, -1))
+    for do_expand in (False, True):
+        with pytest.raises(AssertionError, match="host waits"), without_waits():
+            dispatch(given, do_expand=do_expand)
+        x, _, _, handle, _ = dispatch(given, do_expand=do_expand)
+        assert bool(len(x)) == (rank == 0)
+        with without_waits():
+            again, _, weights, _, _ = buffer().dispatch(given.x, topk_weights=given.weights, handle=handle, do_expand=do_expand)
+            out, _, _ = buffer().combine(again, handle)
+        same(again, x)
+        assert len(weights) == len(x)
+        copies = given.ids >= 0 if do_expand else destinations(given, size)
+        same(out, given.x * copies.sum(1, keepdim=True))
+
+
+@check
 def statistics_and_copies(rank, size):
     given = everyone(size)
     stats = torch.ones(EXPERTS // size, dtype=torch.int32)
@@ -351,4 +359,4 @@ def buffers_end_with_their_world(rank, size):
 
 
 if __name__ == "__main__":
-    main(CHECKS)
+    main()

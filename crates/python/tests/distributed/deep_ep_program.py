@@ -8,8 +8,11 @@ from anabranch.compat import deep_ep
 from deep_ep_reference import (
     EXPERTS,
     HIDDEN,
+    MOST,
     TOP_K,
+    check,
     destinations,
+    everyone,
     inputs,
     local_experts,
     local_ids,
@@ -21,17 +24,6 @@ from deep_ep_reference import (
     same,
 )
 
-CHECKS = []
-MOST = 12
-# Tokens of rank 0, 1, ..: also none, and the most.
-COUNTS = (MOST, 0, 5, 7)
-
-
-def check(function):
-    CHECKS.append(function)
-    return function
-
-
 _buffer = None
 
 
@@ -41,10 +33,6 @@ def buffer() -> deep_ep.Buffer:
     if _buffer is None:
         _buffer = deep_ep.Buffer(dist.group.WORLD, 32 << 20, explicitly_destroy=True)
     return _buffer
-
-
-def everyone(size, seed=0):
-    return [inputs(rank, COUNTS[(rank + seed) % len(COUNTS)], seed) for rank in range(size)]
 
 
 def dispatch(given, x=None, **options):
@@ -72,7 +60,15 @@ def layout_counts_tokens(rank, size):
     assert per_node is None and event.event is None
     with pytest.raises(ValueError, match="async_finish"):
         event.current_stream_wait()
-    assert buffer().get_dispatch_layout(given.ids, EXPERTS, async_finish=True)[4].event is not None
+    event = buffer().get_dispatch_layout(given.ids, EXPERTS, async_finish=True)[4]
+    assert event.event is not None
+    # A call that waits for an event calls its hook, once.
+    called = []
+    event.register_hook_after_wait(lambda: called.append(1))
+    for _ in range(2):
+        buffer().get_dispatch_layout(given.ids, EXPERTS, previous_event=event)
+        assert called == [1]
+    buffer().get_dispatch_layout(given.ids, EXPERTS, previous_event=deep_ep.EventOverlap())
 
 
 @check
@@ -351,6 +347,15 @@ def masks_leave_ranks_out(rank, size):
             without_the_last()
         masking.low_latency_clean_mask_buffer()
         all_take_part()
+    # A rank that has masked all others does not come back by itself.
+    for other in set(range(size)) - {rank}:
+        masking.low_latency_update_mask_buffer(other, True)
+    with pytest.raises(anabranch.UsageError, match=f"rank {rank} has masked all {size - 1} other ranks"):
+        masking.low_latency_update_mask_buffer(rank, False)
+    masking.low_latency_query_mask_buffer(status)
+    same(status, torch.tensor([int(other != rank) for other in range(size)], dtype=torch.int32))
+    masking.low_latency_clean_mask_buffer()
+    all_take_part()
     for wrong, problem in ((rank, "cannot mask itself"), (size, f"rank {size} is none of the {size} ranks")):
         with pytest.raises(anabranch.UsageError, match=problem):
             masking.low_latency_update_mask_buffer(wrong, True)
@@ -404,11 +409,16 @@ def buffers_end_with_their_world(rank, size):
     buffer().destroy()
     _buffer = None
     given = everyone(size)
-    x, _, _, _, handle, _ = dispatch(given[rank])
-    same(x, picked(given, rows(given, rank)))
-    buffer().combine(x, handle)
+    for of in (deep_ep.Buffer, deep_ep.ElasticBuffer):
+        # A buffer that is destroyed twice does not end the world of another one.
+        x, _, _, _, handle, _ = dispatch(given[rank])
+        other = of(dist.group.WORLD, 1 << 20)
+        other.destroy()
+        other.destroy()
+        same(x, picked(given, rows(given, rank)))
+        same(buffer().combine(x, handle)[0], given[rank].x * destinations(given[rank], size).sum(1, keepdim=True))
     buffer().destroy()
 
 
 if __name__ == "__main__":
-    main(CHECKS)
+    main()

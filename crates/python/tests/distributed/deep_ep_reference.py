@@ -1,5 +1,6 @@
 """What dispatch and combine of DeepEP's interface give, computed in one place from the inputs of all ranks, and the runner of its programs."""
 
+import contextlib
 import os
 import sys
 import traceback
@@ -10,8 +11,18 @@ import torch
 import torch.distributed as dist
 
 HIDDEN, EXPERTS, TOP_K = 1024, 8, 3
+MOST = 12
+# Tokens of rank 0, 1, ..: also none, and the most.
+COUNTS = (MOST, 0, 5, 7)
+CHECKS = []
 # Tests hide GPUs; scripts/deep_ep_gpu_check.py does not.
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def check(function):
+    """A part of the program, on all ranks."""
+    CHECKS.append(function)
+    return function
 
 
 class Inputs(NamedTuple):
@@ -29,6 +40,11 @@ def inputs(rank: int, tokens: int, seed: int = 0) -> Inputs:
     ids[1::4, 1] = -1
     ids[2::7] = -1
     return Inputs(x.to(DEVICE), ids.to(DEVICE), weights.to(DEVICE))
+
+
+def everyone(size: int, seed: int = 0) -> list[Inputs]:
+    """Of all ranks."""
+    return [inputs(rank, COUNTS[(rank + seed) % len(COUNTS)], seed) for rank in range(size)]
 
 
 def local_experts(rank: int, size: int) -> range:
@@ -86,14 +102,32 @@ def quantized(x: torch.Tensor, is_rounded: bool) -> tuple[torch.Tensor, torch.Te
     return codes.to(torch.float8_e4m3fn).reshape(len(x), HIDDEN), scales
 
 
-def main(checks) -> None:
-    """Runs checks on a group of gloo, or with the argument ``backend`` on one of the backend ``anabranch``."""
+@contextlib.contextmanager
+def without_waits():
+    """Fails where torch waits on the host for a value of a tensor."""
+
+    def fail(tensor, *_):
+        raise AssertionError("the host waits for the device")
+
+    names = ("__int__", "__bool__", "item", "tolist")
+    methods = {name: getattr(torch.Tensor, name) for name in names}
+    try:
+        for name in names:
+            setattr(torch.Tensor, name, fail)
+        yield
+    finally:
+        for name, method in methods.items():
+            setattr(torch.Tensor, name, method)
+
+
+def main() -> None:
+    """Runs the checks on a group of gloo, or with the argument ``backend`` on one of the backend ``anabranch``."""
     dist.init_process_group("anabranch" if "backend" in sys.argv else "gloo", timeout=timedelta(seconds=60))
     rank, size = dist.get_rank(), dist.get_world_size()
     if DEVICE.type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.set_default_device(DEVICE)
-    for function in checks:
+    for function in CHECKS:
         try:
             function(rank, size)
         except BaseException:

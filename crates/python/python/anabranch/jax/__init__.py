@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,7 @@ import numpy
 from .. import _native
 
 _TARGET = "anabranch_collective"
+_START = "anabranch_start"
 _CALLS = {"all_reduce": 0, "all_gather": 1, "reduce_scatter": 2, "all_to_all": 3}
 # A collective and its gradient.
 _GRADIENTS = {"all_reduce": "all_reduce", "all_gather": "reduce_scatter", "reduce_scatter": "all_gather", "all_to_all": "all_to_all"}
@@ -114,6 +116,7 @@ class Group:
         self.runtime = self.worlds[0].runtime
         self._number: int | None = None
         self._plans: list[int] = []
+        self._starts = itertools.count()
         try:
             expected = "cpu" if self.runtime == "host" else "gpu"
             if jax.default_backend() != expected:
@@ -121,6 +124,7 @@ class Group:
                     f"device.runtime is {self.runtime}, and JAX's default backend is {jax.default_backend()}; {expected} is needed"
                 )
             _register(_TARGET, _native.xla_collective_handler(), self.runtime)
+            _register(_START, _native.xla_start_handler(), self.runtime)
             self._number = _native.xla_register(self._on_all(lambda world: world.communicator()))
         except BaseException:
             self.leave()
@@ -163,8 +167,11 @@ class Group:
         self.leave()
 
     def start(self, axis_name: str) -> jax.Array:
-        """The first ``order`` of a program. ``axis_name`` is the axis of the mesh that the group is on."""
-        return jax.lax.axis_index(axis_name).astype(numpy.float32)[None]
+        """The first ``order`` of a program. ``axis_name`` is the axis of the mesh that the group is on. A program whose mesh has the devices in
+        another order fails here, on GPUs the first time that it runs."""
+        place = jax.lax.axis_index(axis_name).astype(numpy.float32)[None]
+        call = jax.ffi.ffi_call(_START, jax.ShapeDtypeStruct((1,), numpy.float32), has_side_effect=True, input_output_aliases={0: 0})
+        return call(place, group=numpy.int64(self._live()), number=numpy.int64(next(self._starts)))
 
     def all_reduce(self, x: jax.Array, order: jax.Array, op: str = "sum") -> tuple[jax.Array, jax.Array]:
         """Reduces ``x`` over the ranks, as ``jax.lax.psum`` does. ``op`` is sum, avg, product, min, max, band, bor or bxor; sum and avg have

@@ -70,9 +70,13 @@ class ReceivedByExpert:
     rows: jax.Array
     """``[local experts, capacity, hidden]``: the input of grouped matrix products."""
     weights: jax.Array
-    """``[local experts, capacity]`` float32, as dispatched. Combine multiplies by them."""
+    """``[local experts, capacity]`` float32, as dispatched. Combine multiplies by them; others may take their place."""
     counts: jax.Array
     """``[local experts]`` int32: rows of each expert."""
+    slots: jax.Array
+    """``[rows, top_k]`` int32: the place of each received row for each of its ids, expert times capacity plus row; -1 for none."""
+    records: jax.Array
+    """``[rows, bytes]`` uint8: the records that came with the rows."""
     routing: jax.Array
     """The saved routing."""
     tokens: int = _static()
@@ -255,39 +259,40 @@ class ExpertParallel:
             (local, numpy.int32),
             (self.rows, self.top_k, numpy.int32),
             (self.ranks, numpy.int32),
+            (self.rows, self._record_bytes, numpy.uint8),
         ]
 
         def run(x: jax.Array, ids: jax.Array, weights: jax.Array, order: jax.Array) -> Any:
             given = (x, ids, weights, order)
-            rows, sources, pairs, slot_map, counts, routing, after = self._call(
+            rows, sources, pairs, slot_map, counts, records, routing, after = self._call(
                 _DISPATCH, number, shapes, given, saves=True, is_by_expert=True
             )
             is_pair = self._is_pair(pairs)
             weights = jax.lax.bitcast_convert_type(sources[:, :, 4], numpy.float32)
-            results = (jnp.where(is_pair[:, :, None], rows, 0), jnp.where(is_pair, weights, 0), pairs, routing, after)
-            return results, (slot_map, counts, routing, after)
+            # Entries of rows that did not come are undefined.
+            has_place = (slot_map >= 0) & (slot_map < weights.size) & self._came(counts)[:, None]
+            slots = jnp.where(has_place, slot_map, -1)
+            rows, weights = jnp.where(is_pair[:, :, None], rows, 0), jnp.where(is_pair, weights, 0)
+            return (rows, weights, pairs, slots, records, routing, after), (slots, routing, after)
 
         def start(*given: jax.Array) -> Any:
             return run(*given)[0]
 
         def backward(kept: Any, gradients: Any) -> Any:
-            (slot_map, counts, routing, after), (rows, weights, _, _, later) = kept, gradients
-            # Entries of rows that did not come are undefined.
-            is_pair = (slot_map >= 0) & (slot_map < weights.size) & self._came(counts)[:, None]
-            of_rows = jnp.where(is_pair, weights.reshape(-1)[jnp.where(is_pair, slot_map, 0)], 0)
+            (slots, routing, after), (rows, weights, *_, later) = kept, gradients
             # Weights of 1: combine multiplies by what was dispatched, and gradients are summed as they are.
             sent = jnp.ones((tokens, self.top_k), numpy.float32)
-            given = (rows, routing, of_rows, sent, after + 0 * later)
+            given = (rows, routing, self._of_rows(weights, slots), sent, after + 0 * later)
             x, topk_weights, order = self._combine_call(number, tokens, given, True, True)
             return x, None, topk_weights, order
 
         call = jax.custom_vjp(start)
         call.defvjp(run, backward)
-        rows, weights, pairs, routing, after = call(x, topk_ids.astype(numpy.int32), topk_weights, order)
-        return ReceivedByExpert(rows, weights, pairs, routing, tokens, number, self._plan), after
+        *came, after = call(x, topk_ids.astype(numpy.int32), topk_weights, order)
+        return ReceivedByExpert(*came, tokens, number, self._plan), after
 
     def combine_experts(self, y: jax.Array, received: ReceivedByExpert, order: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Sums the experts' output of each token, times the dispatched weights: ``[tokens, hidden]``, and the next ``order``. Collective.
+        """Sums the experts' output of each token, times ``received.weights``: ``[tokens, hidden]``, and the next ``order``. Collective.
 
         Args:
             y: ``[local experts, capacity, hidden]``.
@@ -297,12 +302,17 @@ class ExpertParallel:
         self._check_combine("combine_experts", y, received, order)
         number, tokens = received.number, received.tokens
 
-        def start(y: jax.Array, weights: jax.Array, pairs: jax.Array, routing: jax.Array, order: jax.Array) -> Any:
-            out, _, after = self._combine_call(number, tokens, (y, routing, order), False, True)
+        def start(y: jax.Array, weights: jax.Array, of_dispatch: tuple[jax.Array, ...], order: jax.Array) -> Any:
+            _, slots, records, routing = of_dispatch
+            of_rows = jax.lax.bitcast_convert_type(self._of_rows(weights, slots), numpy.uint8).reshape(self.rows, -1)
+            # A record has 8 bytes, the ids, and the weights.
+            records = records.at[:, 8 + 4 * self.top_k : 8 + 8 * self.top_k].set(of_rows)
+            out, _, after = self._combine_call(number, tokens, (y, routing, records, order), False, True)
             return out, after
 
-        def forward(y: jax.Array, weights: jax.Array, pairs: jax.Array, routing: jax.Array, order: jax.Array) -> Any:
-            out, after = start(y, weights, pairs, routing, order)
+        def forward(y: jax.Array, weights: jax.Array, of_dispatch: tuple[jax.Array, ...], order: jax.Array) -> Any:
+            out, after = start(y, weights, of_dispatch, order)
+            pairs, *_, routing = of_dispatch
             return (out, after), (y, weights, pairs, routing, after)
 
         def backward(kept: Any, gradients: Any) -> Any:
@@ -312,11 +322,12 @@ class ExpertParallel:
             rows, order = self._call(_DISPATCH, number, shapes, given, is_gradient=True, is_by_expert=True)
             rows = jnp.where(self._is_pair(pairs)[:, :, None], rows, 0)
             to_weights = (rows.astype(numpy.float32) * y.astype(numpy.float32)).sum(-1)
-            return (rows * weights[:, :, None]).astype(y.dtype), to_weights, None, None, order
+            return (rows * weights[:, :, None]).astype(y.dtype), to_weights, None, order
 
         call = jax.custom_vjp(start)
         call.defvjp(forward, backward)
-        out, after = call(y, received.weights, received.counts, received.routing, order)
+        of_dispatch = (received.counts, received.slots, received.records, received.routing)
+        out, after = call(y, received.weights, of_dispatch, order)
         return out, after
 
     # --- calls ---
@@ -355,6 +366,10 @@ class ExpertParallel:
     def _is_pair(self, pairs: jax.Array) -> jax.Array:
         """Which places of the layout by expert have a row, ``[local experts, capacity]``."""
         return jnp.arange(self._layout("dispatch_experts")[1]) < pairs[:, None]
+
+    def _of_rows(self, weights: jax.Array, slots: jax.Array) -> jax.Array:
+        """Weights ``[local experts, capacity]`` at their rows, ``[rows, top_k]``; 0 where there is no place."""
+        return jnp.where(slots >= 0, weights.reshape(-1)[jnp.maximum(slots, 0)], 0)
 
     # --- checks ---
 
@@ -397,3 +412,6 @@ class ExpertParallel:
             raise ValueError(f"{name}: y has shape {y.shape}; {received.rows.shape} is needed, a row for each received one")
         if y.dtype != self.dtype:
             raise ValueError(f"{name}: y has elements of {y.dtype}; the plan combines {self.dtype}")
+        if kind is ReceivedByExpert and (received.weights.dtype != numpy.float32 or received.weights.shape != y.shape[:2]):
+            given = f"{received.weights.dtype}{list(received.weights.shape)}"
+            raise ValueError(f"{name}: received.weights is {given}; float32{list(y.shape[:2])} is needed")

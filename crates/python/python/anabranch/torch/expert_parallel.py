@@ -49,7 +49,8 @@ class ReceivedByExpert(NamedTuple):
     scales: torch.Tensor
     """``[local experts, capacity, scale_bytes]`` uint8."""
     weights: torch.Tensor
-    """``[local experts, capacity]`` float32, as dispatched. Combine multiplies by them."""
+    """``[local experts, capacity]`` float32, as dispatched. Combine multiplies by what was dispatched, and its gradient by these: pass them on
+    unchanged."""
     counts: torch.Tensor
     """``[local experts]`` int32: rows of each expert."""
     link: torch.Tensor

@@ -56,7 +56,11 @@ class Handle:
         self.scales: Tensor | None = None
         self.buffer: Tensor | None = None
         """The input of a combine without a copy."""
-        self.stream = torch.cuda.current_stream() if ids.is_cuda else None
+        self.use_current_stream()
+
+    def use_current_stream(self) -> None:
+        """A call begins, whose stream may be another one than that of the call before."""
+        self.stream = torch.cuda.current_stream() if self.ids.is_cuda else None
 
     def on_stream(self) -> Any:
         """Hooks launch on the stream of the call that made them."""
@@ -181,6 +185,7 @@ class Plan:
             raise anabranch.UsageError(f"topk_weights has shape {tuple(weights.shape)}; the dispatch had ids of shape {tuple(handle.ids.shape)}")
         if out is None:
             out = torch.empty(tokens, self.shape.hidden, dtype=torch.bfloat16, device=x.device)
+        handle.use_current_stream()
         operation = handle.operation
         empty = torch.zeros(tokens, _EMPTY_ROW, dtype=torch.bfloat16, device=x.device)
         brought = self._weights.dispatch(empty, handle.ids, weights.detach().contiguous())

@@ -156,15 +156,15 @@ class Plan:
         self._pending.append(handle)
         self._joined.settle()
 
-    def receive(self, handle: Handle, worst: int) -> tuple[Tensor, Tensor]:
-        """The local ids and weights of the rows that came. With ``worst`` rows nothing waits for the device: ids behind the rows that came
-        are -1."""
+    def receive(self, handle: Handle, worst: int | None) -> tuple[Tensor, Tensor]:
+        """The local ids and weights of the rows that came. With a number of rows, also 0, nothing waits for the device: ids behind the rows
+        that came are -1."""
         total = torch.from_dlpack(handle.operation.offsets)[-1]
-        rows = handle.received = worst or int(total)
+        rows = handle.received = int(total) if worst is None else worst
         filled = min(rows, self.native.rows_capacity)
         ids = torch.from_dlpack(handle.operation.ids)[:filled].long() - self._first
         is_own = (ids >= 0) & (ids < self._experts)
-        if worst:
+        if worst is not None:
             is_own &= (torch.arange(filled, device=ids.device) < total)[:, None]
         given = torch.from_dlpack(handle.operation.weights)[:filled]
         local = ids.new_full((rows, self.shape.top_k), -1)

@@ -74,9 +74,13 @@ class Buffer:
         self._low_latency: dict[low_latency.Shape, low_latency.Plan] = {}
         # Ranks that were masked by hand, for plans that are made later.
         self._masked: set[int] = set()
+        self._is_destroyed = False
 
     def destroy(self) -> None:
-        """Drops the plans; the last buffer of a group leaves its world. Collective."""
+        """Drops the plans; the last buffer of a group leaves its world. Collective. Doing it again does nothing."""
+        if self._is_destroyed:
+            return
+        self._is_destroyed = True
         self._normal.clear()
         self._low_latency.clear()
         self._joined.drop()
@@ -207,7 +211,7 @@ class Buffer:
             raise anabranch.UsageError("dispatch: a new dispatch needs topk_idx and num_tokens_per_expert, of get_dispatch_layout")
         plan = self._normal_plan(rows, scales, topk_idx.shape[1], num_tokens_per_expert.numel(), num_worst_tokens)
         handle = plan.dispatch(rows, scales, topk_idx, topk_weights)
-        local_ids, local_weights = plan.receive(handle, num_worst_tokens)
+        local_ids, local_weights = plan.receive(handle, num_worst_tokens or None)
         counts = [] if num_worst_tokens else normal.aligned(plan.counts(local_ids), expert_alignment).tolist()
         received = plan.rows(handle, scale_type)
         weights = None if topk_weights is None else local_weights
@@ -365,10 +369,11 @@ class Buffer:
         """Leaves a rank out of low-latency operations from the next one on, or takes it in again. Needs ``enable_shrink``. The host waits for
         the stream.
 
-        Masking is not collective: each rank that is to leave the other one out calls this. Unmasking is, in place of a local change as in
-        DeepEP: every rank that is not masked calls it between the same two operations, and so does ``rank_to_mask``, for itself. It
-        fails, and may be repeated, where one of them does not come within a minute. A rank that has masked all others, because it was
-        late, does not know who goes on: there :meth:`low_latency_clean_mask_buffer` is the way back.
+        Masking is not collective: each rank that is to leave the other one out calls this. Unmasking is: every rank that is not masked calls
+        it between the same two operations, and so does ``rank_to_mask``, for itself. It fails, and may be repeated, where one of them does
+        not come within a minute. In DeepEP it is a local change, and for the calling rank itself it has no effect. A rank that has masked
+        all others, because it was late, does not know who goes on, and gets an error: there :meth:`low_latency_clean_mask_buffer` is the
+        way back.
         """
         self._need_masks("low_latency_update_mask_buffer")
         if not 0 <= rank_to_mask < self.group_size:
@@ -381,7 +386,13 @@ class Buffer:
             self._masked.add(rank_to_mask)
             return
         out = {rank for native in self._mask_plans() for rank, _ in native.masked()} | self._masked
-        self._unmask([rank for rank in range(self.group_size) if rank not in out or rank == rank_to_mask])
+        together = [rank for rank in range(self.group_size) if rank not in out or rank == rank_to_mask]
+        if together == [self.rank] and self.group_size > 1:
+            raise anabranch.UsageError(
+                f"low_latency_update_mask_buffer: rank {self.rank} has masked all {self.group_size - 1} other ranks, and does not know which of "
+                "them go on; call low_latency_clean_mask_buffer on all ranks"
+            )
+        self._unmask(together)
         self._masked.discard(rank_to_mask)
 
     def low_latency_query_mask_buffer(self, mask_status: Tensor) -> None:

@@ -14,7 +14,7 @@ from . import _elastic as layouts
 from . import _normal as normal
 from ._config import Settings, normal_bytes, refuse_unknown
 from ._world import world_of
-from .utils import EventHandle, EventOverlap, recorded, wait_for
+from .utils import EventHandle, EventOverlap, recorded, used_on_current_stream, wait_for
 
 # DeepEP's buffers are multiples of it.
 _PAGE = 2 << 20
@@ -54,7 +54,7 @@ class EPHandle:
         self.num_recv_tokens_per_expert_list: list[int] = []
         self._layout: layouts.Expanded | None = None
 
-    def _receive(self, worst: int, stats: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _receive(self, worst: int | None, stats: Tensor | None) -> tuple[Tensor, Tensor]:
         """Reads what came by the route; returns local ids and weights. With ``worst`` rows nothing waits for the device."""
         plan, alignment = self._route.plan, self.expert_alignment
         local, weights = plan.receive(self._route, worst)
@@ -63,7 +63,7 @@ class EPHandle:
             stats += counts
         self.num_recv_tokens = len(local)
         padded = normal.aligned(counts, alignment)
-        if worst:
+        if worst is not None:
             most = len(local) * min(plan.shape.top_k, len(counts)) + (alignment - 1) * len(counts)
             places = normal.aligned(most, alignment)
         else:
@@ -82,6 +82,10 @@ class EPHandle:
         self.psum_num_recv_tokens_per_expert = ends.int()
         self.recv_src_metadata = self._sources(slots)
         return local, weights
+
+    def _use(self) -> None:
+        """A later call works with the handle, perhaps on another stream than its dispatch."""
+        used_on_current_stream(self._is_own, self.num_unaligned_recv_tokens_per_expert, *(self._layout or ()))
 
     def _rows(self, scale_type: torch.dtype | None, with_zeros: bool) -> tuple[Tensor, Tensor | None]:
         """Copies of the rows that came, and of their scales, in the handle's layout."""
@@ -163,9 +167,13 @@ class ElasticBuffer:
         self._settings = Settings.read()
         self._joined = world_of(group, self.num_bytes)
         self._plans: dict[tuple[normal.Shape, int], normal.Plan] = {}
+        self._is_destroyed = False
 
     def destroy(self) -> None:
-        """Drops the plans; the last buffer of a group leaves its world. Collective."""
+        """Drops the plans; the last buffer of a group leaves its world. Collective. Doing it again does nothing."""
+        if self._is_destroyed:
+            return
+        self._is_destroyed = True
         self._plans.clear()
         self._joined.drop()
 
@@ -278,7 +286,7 @@ class ElasticBuffer:
             request = _Request(num_experts or 0, expert_alignment or 1, most, do_expand)
             route = self._send(rows, scales, topk_idx, topk_weights, request)
             handle = EPHandle(request, route, topk_idx.clone() if do_handle_copy else topk_idx, num_sms)
-            worst = self.num_ranks * most if do_cpu_sync is False else 0
+            worst = self.num_ranks * most if do_cpu_sync is False else None
             local, weights = handle._receive(worst, cumulative_local_expert_recv_stats)
         else:
             if topk_idx is not None or do_cpu_sync:
@@ -288,6 +296,7 @@ class ElasticBuffer:
             asked = _Request(*(old if new is None else new for new, old in zip(given, kept)), do_expand)
             if asked != kept:
                 raise anabranch.UsageError(f"dispatch: the call has {asked}, its handle {kept}")
+            handle._use()
             handle._route.plan.dispatch_along(handle._route, rows, scales, topk_weights)
             local, weights = handle._route.plan.receive(handle._route, handle.num_recv_tokens)
             if cumulative_local_expert_recv_stats is not None:
@@ -364,6 +373,7 @@ class ElasticBuffer:
             raise anabranch.UsageError(f"combine: topk_weights has shape {tuple(topk_weights.shape)}; {of_rows} is needed")
         wait_for(previous_event)
         wait_for(previous_event_before_epilogue)
+        handle._use()
         if layout is not None:
             x = layouts.summed(x.detach(), layout.slots)
             topk_weights = None if topk_weights is None else layouts.gathered_weights(topk_weights.detach(), layout.slots)

@@ -70,8 +70,13 @@ def recorded(is_async: bool) -> EventOverlap:
 
 
 def wait_for(event: EventHandle | EventOverlap | None) -> None:
-    """The current stream waits for an event that a call was given."""
-    if isinstance(event, EventOverlap):
-        event = event.event
-    if event is not None:
+    """The current stream waits for an event that a call was given; its hook is called then."""
+    if event is not None and not (isinstance(event, EventOverlap) and event.event is None):
         event.current_stream_wait()
+
+
+def used_on_current_stream(*tensors: torch.Tensor) -> None:
+    """Memory of these tensors, of another stream perhaps, is not given away before the current stream's work until then is over."""
+    for tensor in tensors:
+        if tensor.is_cuda:
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
