@@ -288,8 +288,8 @@ class ExpertParallel:
 
         call = jax.custom_vjp(start)
         call.defvjp(run, backward)
-        *came, after = call(x, topk_ids.astype(numpy.int32), topk_weights, order)
-        return ReceivedByExpert(*came, tokens, number, self._plan), after
+        rows, weights, pairs, slots, records, routing, after = call(x, topk_ids.astype(numpy.int32), topk_weights, order)
+        return ReceivedByExpert(rows, weights, pairs, slots, records, routing, tokens, number, self._plan), after
 
     def combine_experts(self, y: jax.Array, received: ReceivedByExpert, order: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Sums the experts' output of each token, times ``received.weights``: ``[tokens, hidden]``, and the next ``order``. Collective.
