@@ -79,7 +79,7 @@ fn plans_in_one_order_share_the_device_and_run_one_after_the_other() {
         }
         let last = device.create_event()?;
         streams[2].record(&last)?;
-        std::thread::sleep(Duration::from_millis(200));
+        anabranch_clock::sleep(Duration::from_millis(200));
         assert!(!last.is_done()?, "the third plan's launch did not wait for the first's");
         word.copy_from_host(0, &1u64.to_le_bytes())?;
 

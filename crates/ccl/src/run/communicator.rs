@@ -236,9 +236,10 @@ impl Communicator {
             world.max_resident_blocks(loaded.get(kernels::MOVE_DIRECT)?.raw(), most_threads, local)?
         };
         let wanted = wanted_channels(world, group.size(), config, is_internode);
+        let share = world.residency_share();
         let wanted = if config.max_blocks == 0 {
             // Three eighths of what is free are left for later ones. Where two or more of the widest fit, the first is as wide as any.
-            wanted.min(world.free_blocks(resident).saturating_mul(5).div_ceil(8))
+            wanted.min(share.free_blocks(resident).saturating_mul(5).div_ceil(8))
         } else {
             wanted
         };
@@ -250,7 +251,7 @@ impl Communicator {
             loaded.get(kernels::FINGERPRINT)?;
             units.insert(key(unit, DataType::U8), loaded);
         }
-        Ok((units, world.reserve_residency_up_to(1, wanted, resident)?))
+        Ok((units, share.reserve_up_to(1, wanted, resident)?))
     }
 
     /// Bytes of the symmetric heap that channels, staging and pipes take on each member.

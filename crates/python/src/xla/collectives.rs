@@ -90,14 +90,16 @@ unsafe extern "C" fn start(frame: *mut Frame) -> *mut c_void {
 }
 
 /// A program begins: its argument is the device's place on the mesh's axis, and has to be the rank. A program on GPUs is asked the first time
-/// that it runs, as the host waits for the answer.
+/// that it runs outside of a capture, as the host waits for the answer.
 fn run_start(call: Call<'_>) -> Result<(), String> {
     let number = call.integer("number")?;
     let ([place], [_]) = (call.arguments()?, call.results()?);
     run_on_device(&GROUPS, call, |member, stream| {
         let mut starts = member.starts.lock().unwrap_or_else(PoisonError::into_inner);
         let is_host = member.state.home.runtime == RuntimeKind::Host;
-        if is_host || !starts.numbers.contains(&number) {
+        let is_asked =
+            is_host || (!starts.numbers.contains(&number) && !stream.is_capturing().map_err(report)?);
+        if is_asked {
             member.check_place(stream, place, &starts.place)?;
             starts.numbers.insert(number);
         }

@@ -71,11 +71,6 @@ impl World {
     ) -> Result<ResidencyPermit> {
         self.residency_share().reserve_up_to(kernels, blocks, resident)
     }
-
-    /// Blocks that would still fit on the device, of a kernel of which `resident` fit on the whole.
-    pub fn free_blocks(&self, resident: u32) -> u32 {
-        blocks_in(WHOLE - *lock(&self.inner.residency.0), resident)
-    }
 }
 
 impl Residency {
@@ -88,6 +83,11 @@ impl ResidencyShare {
     /// Whether it is of this world.
     pub fn is_of(&self, world: &World) -> bool {
         Arc::ptr_eq(&self.residency, &world.inner.residency)
+    }
+
+    /// Blocks of a kernel that fit into what is free of the device, if `resident` fit on the whole.
+    pub fn free_blocks(&self, resident: u32) -> u32 {
+        blocks_in(WHOLE - *lock(&self.residency.0), resident)
     }
 
     /// As [`World::reserve_residency_up_to`], for kernels that never run at the same time as others of this share.
