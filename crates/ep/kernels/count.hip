@@ -17,7 +17,7 @@
 //
 // The tally is in this rank's own memory, zero between launches: blocks add to it before they are counted, and the last block
 // swaps the sums for zeros after that. The second kernel reads `bases` and `capacity` later on the same stream; after a fault it finds
-// the world poisoned, and reads neither.
+// the world poisoned, and uses neither.
 #include "anabranch/prelude.h"
 #include "ep/routing.h"
 #include "ep/token_count.h"

@@ -19,9 +19,11 @@
 // Why a row window is not written too early. The rows of epoch e + 1 overwrite those of epoch e. Rank s starts dispatch e + 1 on a slot
 // after its combine e (slot order; a release is a combine of no tokens, and flags and waits like any other). Combine e at s ended
 // after it saw d's combine flag of epoch e. Rank d sent that flag after its dispatch e had seen the flags of all sources, so no row of
-// epoch e is still under way, and after its expert work of epoch e had read the rows (stream order at d).
+// epoch e is still under way, and after its expert work of epoch e had read the rows (stream order at d, which peers observe by
+// `offer_earlier_work` of `publish.h`; on NVIDIA that rests on how its caches work).
+// After a wait that fails the world is poisoned: kernels that begin then send no rows and no flags, so nothing is overwritten.
 // Why a flag is not overwritten too early: by the same chain, d read the flag of epoch e in its dispatch e, before it sent its combine flag
-// e. Why an old flag is not taken for a new one: the epoch in it must equal the one waited for.
+// e. Why an old flag is not taken for a new one: its epoch is lower than the one waited for. A higher one is a fault.
 // With a mask, `ep/mask.h` argues that all of this holds without the masked ranks.
 //
 // Why this rank's own words are not reused too early. They are in device memory, one set for each slot, so slot order keeps the
@@ -37,7 +39,7 @@
 //   other two keep the values of this dispatch. A block that sees poison when it begins does not arrive, so no block of its grid is the
 //   last. In a whole dispatch and in a receive it writes atomic zeros to all four words (`report_nothing`).
 // - An entry of the send map is written by the one wave that routes its token.
-// - `invalid_count` and `invalid_first` change by atomics only. The host reads and clears them at any time; it may lose ids that a
+// - Kernels change `invalid_count` and `invalid_first` by atomics only. The host reads and clears them at any time; it may lose ids that a
 //   dispatch counts meanwhile (`take_invalid` in `slot.rs`).
 // Later readers of these words (combine, `save_routing.hip`, the flags of other routes) come in slot order before the next dispatch.
 #include "anabranch/prelude.h"

@@ -61,7 +61,7 @@ static ANABRANCH_DEVICE bool learn_counts(const Grid& grid, const DispatchArgs& 
 // block with the last tokens, whose next rows are then the counts of all tokens.
 template <class Route>
 static ANABRANCH_DEVICE bool write_share(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local, u32 tokens) {
-    // `parts` blocks share a run of tokens, each with its part of every row.
+    // `parts` blocks share a run of tokens, each with its part of every row. The grid is a multiple of `parts`.
     u32 part = grid.block % args.parts;
     u32 run = grid.block / args.parts;
     u32 runs = grid.grid_blocks / args.parts;

@@ -59,7 +59,7 @@ ANABRANCH_DEVICE Raw add_word(const Grid& grid, Raw* word, Raw value) {
 }
 
 // atomic_fetch_add, atomic_fetch_and, ...: the old value. atomic_add, ...: without it.
-// The lint `unscoped-atomic` of `hip-jit` does not apply to these names: the primitives that they call have their scope in the name.
+// `Raw` is unsigned also for signed types. The lint `unscoped-atomic` of `dev/testkit` does not apply to these names: the primitives that they call have their scope in the name.
 #define SHMEM_ATOMIC(FETCH_NAME, NAME, PRIMITIVE, OP)                                                              \
     template <class T>                                                                                             \
     ANABRANCH_DEVICE T FETCH_NAME(const Grid& grid, const Context& context, Symmetric<T> word, T value,            \
