@@ -208,7 +208,7 @@ settings! {
         /// Algorithm of all collectives, an error where it is impossible; `auto` chooses for each call.
         algorithm (shared): Option<Algorithm>;
         /// Most blocks of a collective's kernel, at most 1024.
-        max_blocks (shared): Option<u32> => "chosen from the device", within 1..;
+        max_blocks (shared): Option<u32> => "chosen from the device and what is free of it", within 1..;
         /// Memory of the symmetric heap that each communicator takes for staging.
         staging_bytes (shared): Option<ByteSize> => "chosen from the heap and the device", within ByteSize(CclConfig::LEAST_STAGING)..;
         /// Memory of the symmetric heap that each communicator takes for messages sent and not yet received.

@@ -12,8 +12,9 @@ use crate::lock::lock;
 ///
 /// Each launch of these plans waits for the one before, on whatever streams they are. So their grids share one part of the device, as
 /// large as the largest of them needs, where plans without an order have a part each for as long as they live. The members of the plans
-/// make the calls of all of them in the same order. Within one capture the order holds as well; the caller orders replays of graphs with
-/// each other and with other calls.
+/// make the calls of all of them in the same order, and each member makes one at a time, from any thread. Within one capture the order holds
+/// as well, while no other of these plans' launches is captured. The caller orders replays of graphs with each other and with other calls:
+/// grids that run at the same time may not fit on the device together, and then wait until their deadline.
 ///
 /// Why no rank waits forever: a kernel waits for kernels of peers with the same number in the common order, or a lower one. Of the kernels
 /// that have not ended, one with the lowest number on any rank is the first of its rank, so it is on the device; those that it waits for are

@@ -184,11 +184,10 @@ impl SlotPool {
         lost.map(|(slot, _)| slot).collect()
     }
 
-    /// Notes a launch on a slot without a holder.
+    /// Notes a launch on a slot without a holder. It is in no order with other plans: it waits for no peer.
     pub(crate) fn used_unheld(&self, slot: &Slot, stream: &Stream) -> Result<()> {
         let event = Arc::new(stream.device().create_event()?);
         stream.record(&event)?;
-        self.launched(stream, &event)?;
         if let Some(one) = lock(&self.uses).get_mut(slot.number() as usize) {
             one.eager = Some(event);
         }

@@ -114,8 +114,9 @@ pub struct Communicator {
 impl Communicator {
     /// Constructs a communicator. Collective over `group`. Compares the configuration between members, allocates memory in the symmetric
     /// heap, loads the kernels that move bytes, and reserves resident blocks of the device, because all blocks of a collective wait for
-    /// peers: with [`CclConfig::max_blocks`] 0 no more than five eighths of those that are free, so that others can be made after it. With members on several nodes all collectives are internode, in the form that [`CclConfig::across`] selects. Sends and
-    /// receives, [`Check::Fingerprint`] and intranode algorithms are errors there.
+    /// peers: with [`CclConfig::max_blocks`] 0 at most five eighths of those that are free, for later communicators. With members on
+    /// several nodes all collectives are internode, in the form that [`CclConfig::across`] selects. Sends and receives,
+    /// [`Check::Fingerprint`] and intranode algorithms are errors there.
     ///
     /// # Errors
     /// [`Error::Config`], [`Error::Unmapped`], different configurations, an exhausted heap, too few free blocks on the device, compiler
@@ -238,7 +239,7 @@ impl Communicator {
         let wanted = wanted_channels(world, group.size(), config, is_internode);
         let share = world.residency_share();
         let wanted = if config.max_blocks == 0 {
-            // Three eighths of what is free are left for later ones. Where two or more of the widest fit, the first is as wide as any.
+            // The rest is for later communicators. If two of full width fit, the first has its full width.
             wanted.min(share.free_blocks(resident).saturating_mul(5).div_ceil(8))
         } else {
             wanted

@@ -214,7 +214,6 @@ impl Steps for Engine {
         let geometry = context.plan.receive_geometry(&context.limits);
         for slot in lost {
             let args = dispatch_args(context, slot, None, 0, &geometry);
-            context.pool.order_after(stream)?;
             enqueue(stream, &self.drain, &geometry, &args)?;
             context.pool.used_unheld(slot, stream)?;
         }

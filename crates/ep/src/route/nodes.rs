@@ -155,7 +155,6 @@ impl Steps for Internode {
         let geometry = context.plan.receive_geometry(&context.limits);
         let args = context.arguments().dispatch_nodes(slot, self.view, None, 0, &geometry);
         let _launching = context.world.launching(&stream)?;
-        context.pool.order_after(&stream)?;
         enqueue(&stream, &self.drain, &geometry, &args)?;
         context.pool.used_unheld(slot, &stream)?;
         Ok(())

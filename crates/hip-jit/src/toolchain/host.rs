@@ -84,7 +84,7 @@ impl Toolchain for HostCompiler {
                 "-x",
                 "c++",
                 "-std=c++17",
-                // Half the time of -O2 to compile, and kernels are no slower for it: they wait for memory and for each other.
+                // Half the time of -O2 to compile; tests that run the kernels take no longer.
                 "-O1",
                 "-fPIC",
                 "-shared",

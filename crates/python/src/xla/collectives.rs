@@ -94,7 +94,8 @@ unsafe extern "C" fn start(frame: *mut Frame) -> *mut c_void {
 fn run_start(call: Call<'_>) -> Result<(), String> {
     let number = call.integer("number")?;
     let ([place], [_]) = (call.arguments()?, call.results()?);
-    run_on_device(&GROUPS, call, |member, stream| {
+    let group = call.integer("group")?;
+    let started = run_on_device(&GROUPS, call, |member, stream| {
         let mut starts = member.starts.lock().unwrap_or_else(PoisonError::into_inner);
         let is_host = member.state.home.runtime == RuntimeKind::Host;
         let is_asked =
@@ -104,7 +105,11 @@ fn run_start(call: Call<'_>) -> Result<(), String> {
             starts.numbers.insert(number);
         }
         Ok(None)
-    })
+    });
+    if let (Err(reason), Some(members)) = (&started, GROUPS.get(group)) {
+        poison(&members, reason);
+    }
+    started
 }
 
 impl Collectives {

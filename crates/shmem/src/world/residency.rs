@@ -4,7 +4,7 @@
 //! device together, or one that is waited for may never start. Each kernel in flight takes the share
 //! `blocks / resident blocks of that kernel`; the shares may not exceed the whole.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anabranch_hip::Kernel;
 
@@ -17,21 +17,20 @@ const WHOLE: u32 = 1_000_000;
 #[derive(Debug, Default)]
 pub(crate) struct Residency(Mutex<u32>);
 
-/// A share of the device for kernels that run one after the other: it is as large as the largest of them needs. It is given back with
-/// the last of its permits and handles.
+/// A share of the device for kernels that run one after the other: it is as large as the largest that has a permit needs.
 #[derive(Debug)]
 pub struct ResidencyShare {
     residency: Arc<Residency>,
-    /// Millionths of the device.
-    taken: Mutex<u32>,
+    /// What each permit needs, in millionths of the device.
+    needs: Mutex<Vec<u32>>,
 }
 
-/// The right to launch a kernel; its share is given back when the last permit of the share is dropped. Hold it as long as launches
-/// of the kernel may be in flight.
+/// The right to launch a kernel; its part of the share is given back when it is dropped. Hold it as long as launches of the kernel may
+/// be in flight.
 #[derive(Debug)]
 pub struct ResidencyPermit {
-    #[expect(dead_code, reason = "its drop returns the share")]
     share: Arc<ResidencyShare>,
+    needed: u32,
     blocks: u32,
 }
 
@@ -75,7 +74,7 @@ impl World {
 
 impl Residency {
     fn share(self: &Arc<Self>) -> Arc<ResidencyShare> {
-        Arc::new(ResidencyShare { residency: Arc::clone(self), taken: Mutex::new(0) })
+        Arc::new(ResidencyShare { residency: Arc::clone(self), needs: Mutex::default() })
     }
 }
 
@@ -102,16 +101,17 @@ impl ResidencyShare {
     ) -> Result<ResidencyPermit> {
         let (kernels, resident) = (kernels.max(1), resident.max(1));
         // Always in this order.
-        let mut own = lock(&self.taken);
+        let mut needs = lock(&self.needs);
         let mut all = lock(&self.residency.0);
-        let blocks = blocks.min(blocks_in(WHOLE - *all + *own, resident) / kernels);
+        let own = most(&needs);
+        let blocks = blocks.min(blocks_in(WHOLE - *all + own, resident) / kernels);
         if blocks == 0 {
             return Err(refused(kernels, resident, *all));
         }
-        let needed = share_of(kernels, blocks, resident).max(*own);
-        *all += needed - *own;
-        *own = needed;
-        Ok(ResidencyPermit { share: Arc::clone(self), blocks })
+        let needed = share_of(kernels, blocks, resident);
+        needs.push(needed);
+        *all += most(&needs) - own;
+        Ok(ResidencyPermit { share: Arc::clone(self), needed, blocks })
     }
 }
 
@@ -126,8 +126,12 @@ fn blocks_in(part: u32, resident: u32) -> u32 {
     (u64::from(part) * u64::from(resident) / u64::from(WHOLE)) as u32
 }
 
-fn lock(taken: &Mutex<u32>) -> std::sync::MutexGuard<'_, u32> {
-    taken.lock().unwrap_or_else(PoisonError::into_inner)
+fn most(needs: &[u32]) -> u32 {
+    needs.iter().copied().max().unwrap_or(0)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn refused(asked: u32, resident: u32, taken: u32) -> Error {
@@ -141,9 +145,14 @@ impl ResidencyPermit {
     }
 }
 
-impl Drop for ResidencyShare {
+impl Drop for ResidencyPermit {
     fn drop(&mut self) {
-        *lock(&self.residency.0) -= *lock(&self.taken);
+        let mut needs = lock(&self.share.needs);
+        let before = most(&needs);
+        if let Some(index) = needs.iter().position(|needed| *needed == self.needed) {
+            needs.swap_remove(index);
+        }
+        *lock(&self.share.residency.0) -= before - most(&needs);
     }
 }
 
@@ -185,11 +194,11 @@ mod tests {
         // It grows into what is free, and no further.
         assert_eq!(share.reserve_up_to(1, 16, 16).unwrap().blocks(), 12);
         assert!(take(&residency, 1, 1, 16).is_err());
-        drop((small, large, share));
-        assert!(take(&residency, 1, 1, 16).is_err(), "a permit keeps the whole share");
-        drop(fine);
-        assert_eq!(take(&residency, 1, 16, 16).unwrap().blocks(), 12);
-        drop(other);
+        drop(large);
+        assert!(take(&residency, 1, 9, 16).is_ok_and(|rest| rest.blocks() == 4), "another permit needs as much");
+        drop((fine, share));
+        assert!(take(&residency, 1, 16, 16).is_ok_and(|rest| rest.blocks() == 10), "a permit keeps what it needs");
+        drop((small, other));
         assert_eq!(*lock(&residency.0), 0);
     }
 }

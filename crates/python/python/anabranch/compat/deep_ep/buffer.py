@@ -29,7 +29,8 @@ class Buffer:
 
     Every call with tensors is collective, unless it says otherwise: all ranks of the group make the same calls, in the same order, also with 0
     tokens. Expert ``e`` of ``E`` is on rank ``e * R // E`` of ``R``; ``E`` is a multiple of ``R``. Calls run on the current stream, and so
-    does what ``async_finish`` asks for: its event is that of the call's work. Plans are made, and take their memory, at the first call of
+    does what ``async_finish`` asks for: its event is that of the call's work. Calls of a group run one after the other on whatever streams;
+    the caller orders replays of graphs with each other and with calls. Plans are made, and take their memory, at the first call of
     each shape: make such a call before a graph is captured.
     """
 
