@@ -356,14 +356,8 @@ impl<'a> EpBench<'a> {
         let local = self.expert_major.as_ref().map_or((0, 0), ExpertMajorBench::geometry);
         let shape = |geometry: &Geometry| (geometry.blocks, geometry.block_threads);
         let third = if self.replay.is_some() { shape(&sending) } else { local };
-        let [sending, summing] = self
-            .expert_major
-            .as_ref()
-            .and_then(|bench| bench.operation_shapes(tokens))
-            .map_or([shape(&sending), shape(&summing)], |[send, sum]| {
-                [send, if self.tensors.experts.is_some() { shape(&summing) } else { sum }]
-            });
-        let geometry = [sending, summing, third, local];
+        let to_experts = self.expert_major.as_ref().and_then(|bench| bench.dispatch_shape(tokens));
+        let geometry = [to_experts.unwrap_or_else(|| shape(&sending)), shape(&summing), third, local];
         // Bytes per row on a link: with a codec, the encoded bytes.
         let row_bytes = [self.ep.plan().row_bytes(), self.ep.plan().combine_wire_bytes()];
         let crossing_bytes = row_bytes.map(|row| crossing * u64::from(row) / u64::from(world.size()));

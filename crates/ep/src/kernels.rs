@@ -4,9 +4,9 @@ use anabranch_hip_jit::{Header, KernelSpec, KernelUnit, device_headers, kernel_u
 use anabranch_shmem::device_api::DEVICE_HEADERS as HEAP;
 
 use crate::args::{
-    CombineArgs, CombineEngineArgs, CombineExpertsArgs, CombineNodesArgs, CombinePushArgs, CountArgs,
-    DispatchArgs, DispatchEngineArgs, DispatchExpertsArgs, DispatchNodesArgs, DispatchReplayArgs,
-    ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, ExpertSumArgs, FillWeightsArgs, SaveRoutingArgs,
+    CombineArgs, CombineEngineArgs, CombineNodesArgs, CombinePushArgs, CountArgs, DispatchArgs,
+    DispatchEngineArgs, DispatchExpertsArgs, DispatchNodesArgs, DispatchReplayArgs, ExpertContractArgs,
+    ExpertCountArgs, ExpertExpandArgs, ExpertSumArgs, FillWeightsArgs, SaveRoutingArgs,
 };
 use crate::options::{CombineCodec, DispatchCast, Fp8Format};
 use crate::plan::TILE;
@@ -133,12 +133,6 @@ kernel_unit! {
     pub(crate) const DISPATCH_EXPERTS: Kernel<DispatchExpertsArgs> = "anabranch_ep_dispatch_experts";
 }
 
-kernel_unit! {
-    /// Contract and combine in one; parameters of `COMBINE_UNIT` without `EP_MASK`.
-    pub(crate) static COMBINE_EXPERTS_UNIT: "ep_combine_experts", include_str!("../kernels/combine_experts.hip"), &[HEADERS];
-    pub(crate) const COMBINE_EXPERTS: Kernel<CombineExpertsArgs> = "anabranch_ep_combine_experts";
-}
-
 /// The kernel that counts before a compact dispatch.
 pub fn count() -> KernelSpec {
     tiled(&COUNT_UNIT)
@@ -256,11 +250,6 @@ pub fn dispatch_experts(from: DataType, cast: DispatchCast) -> KernelSpec {
     cast_of(tiled(&DISPATCH_EXPERTS_UNIT), from, cast)
 }
 
-/// Contract and combine in one, of the output of experts of a type.
-pub fn combine_experts(element: DataType) -> KernelSpec {
-    of_element(tiled(&COMBINE_EXPERTS_UNIT), element)
-}
-
 /// The variants for what plans may have besides, each alone and all together, of bf16 rows.
 fn optional() -> Vec<KernelSpec> {
     let bf16 = DataType::Bf16;
@@ -290,13 +279,10 @@ fn optional() -> Vec<KernelSpec> {
         combine_nodes(KernelSpec::new(&COMBINE_NODES_UNIT), bf16),
     ];
     let plain = dispatch_experts(bf16, DispatchCast::None);
-    let one = combine_experts(bf16);
     let of_experts = [
         with_device_count(plain.clone()),
         plain,
         dispatch_experts(bf16, DispatchCast::Fp8Block(Fp8Format::E4m3fn)),
-        with_device_count(with_weights(one.clone())),
-        one,
     ];
     counted
         .chain(by_engine)

@@ -156,6 +156,7 @@ fn expect(error: Option<Error>, words: &[&str]) {
 fn invalid_arguments_are_refused_before_a_launch() {
     let mut case = Case::new(2, 1);
     case.config = case.config.slots(2);
+    case.tokens = vec![40, 17]; // without tokens every output is valid
     on_plans(&case, |world, ep, stream| {
         let other = ExpertParallel::new(world, world.group(), case.config.clone())?;
         let mut bench = Bench::new(world, ep, ExpertMajorConfig::new().capacity(16))?;
@@ -181,6 +182,25 @@ fn invalid_arguments_are_refused_before_a_launch() {
             &["the experts' output has", &shape],
         );
         expect(bench.layout.contract(stream, dispatched, part(8, 0)).err(), &["multiple of 16"]);
+        // The same of a combine, and what it writes.
+        let row = first.uploaded.output();
+        let checked = |of, experts, dispatched, output: DeviceSlice| {
+            bench.layout.check_combine(of, experts, dispatched, &output.into()).err()
+        };
+        expect(checked(&other, output, dispatched, row), &["another plan"]);
+        expect(checked(ep, output, &foreign.dispatched, row), &["another plan"]);
+        expect(checked(ep, output, &second.dispatched, row), &["combine", not_expanded[0]]);
+        expect(checked(ep, part(0, 1), dispatched, row), &["the experts' output has", &shape]);
+        // SAFETY: as above.
+        let (short, odd) = unsafe {
+            (
+                DeviceSlice::from_raw(row.address(), row.len() - 1),
+                DeviceSlice::from_raw(row.address().offset(8), row.len()),
+            )
+        };
+        expect(checked(ep, output, dispatched, short), &["the combine output has"]);
+        expect(checked(ep, output, dispatched, odd), &["the combine output", "multiple of 16"]);
+        assert!(checked(ep, output, dispatched, row).is_none());
         let counts = bench.counts.slice();
         // SAFETY: as above.
         let (short, odd) = unsafe {
@@ -202,7 +222,6 @@ fn invalid_arguments_are_refused_before_a_launch() {
         world.synchronize(stream)?;
         bench.judge(&oracle(&case, &case.inputs(2)), ep, world.device());
         // A later dispatch on a slot is another one.
-        let row = first.uploaded.output();
         ep.combine(stream, ExpertOutput::InWindow, first.dispatched, row)?;
         ep.combine(stream, ExpertOutput::InWindow, second.dispatched, second.uploaded.output())?;
         let third = depart(ep, stream, &case, 4)?;

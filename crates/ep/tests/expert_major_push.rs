@@ -221,14 +221,16 @@ fn a_plan_has_the_contract_that_its_combine_takes() {
             layout.expand(stream, &flight.dispatched)?;
             let experts = Guarded::new(world.device(), layout.plan().output_bytes() as usize);
             let buffer = Guarded::new(world.device(), layout.plan().contracted_bytes() as usize);
-            let refused = match source {
-                CombineSource::Window => {
-                    layout.contract_into(stream, &flight.dispatched, experts.slice(), buffer.slice())
-                }
-                _ => layout.contract(stream, &flight.dispatched, experts.slice()),
-            };
-            let planned = format!("the plan was made for combine_source {source}");
-            expect(refused, &[&format!("is in {given}"), &planned]);
+            let words =
+                [&*format!("is in {given}"), &*format!("the plan was made for combine_source {source}")];
+            let rows = experts.slice();
+            if source.pushes() {
+                expect(layout.contract(stream, &flight.dispatched, rows), &words);
+                let output = flight.uploaded.output().into();
+                expect(layout.check_combine(ep, rows, &flight.dispatched, &output), &words);
+            } else {
+                expect(layout.contract_into(stream, &flight.dispatched, rows, buffer.slice()), &words);
+            }
             ep.release(stream, flight.dispatched)?;
             world.synchronize(stream).map_err(Error::from)
         });

@@ -61,7 +61,6 @@ fn code_for_amd_keeps_the_ordering_rules_and_spills_nothing() {
                         "anabranch_ep_dispatch_experts",
                         "anabranch_ep_dispatch_replay",
                         "anabranch_ep_combine",
-                        "anabranch_ep_combine_experts",
                         "anabranch_ep_dispatch_engine_send",
                         "anabranch_ep_combine_engine_send",
                         "anabranch_ep_dispatch_nodes",

@@ -14,7 +14,7 @@ pub enum Protocol {
     EpSplit,
     /// The same as `Ep` in a plan that masks ranks, and is so little patient that some are missed that come.
     EpMask,
-    /// The same as `Ep` with expert-major rows between: count, expand, experts, contract.
+    /// The same as `Ep` with expert-major rows between: count and expand on rank 1, a dispatch that expands on others; experts, contract.
     EpExperts,
     /// Compact dispatch of which the routing is kept, another dispatch, and one with the routing that was kept; experts and combine
     /// behind each, with combined weights.

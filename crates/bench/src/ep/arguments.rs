@@ -84,9 +84,9 @@ pub struct EpArgs {
 pub enum Layout {
     /// As dispatch delivers them: by source rank and token.
     TokenMajor,
-    /// By expert: dispatch expands, and combine contracts.
+    /// By expert: dispatch expands, and combine contracts first.
     ExpertMajor,
-    /// By expert, with kernels for expand and contract between dispatch and combine.
+    /// By expert, with expand and contract as calls between dispatch and combine.
     ExpertMajorSteps,
 }
 

@@ -1,4 +1,4 @@
-//! Expert-major rows: of a dispatch that expands, for reference experts, and of a combine that contracts; or with steps for both.
+//! Expert-major rows: of a dispatch that expands, for reference experts, and for a combine after a contract; or with steps for both.
 
 use anabranch::{Error, GroupRank, World};
 use anabranch_conformance::ep::oracle::{Contracted, FactorExperts, Oracle};
@@ -17,7 +17,7 @@ use crate::device;
 /// One rank's expert-major layout with its experts and their output.
 pub(super) struct ExpertMajorBench {
     layout: ExpertMajor,
-    /// Whether expand and contract have kernels of their own.
+    /// Whether expand and contract have calls, and times, of their own.
     in_steps: bool,
     experts: ReferenceExpertMajor,
     output: DeviceBuffer,
@@ -31,7 +31,6 @@ pub(super) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
     let combine = arguments.combine_type();
     vec![
         anabranch_ep::kernels::dispatch_experts(arguments.dispatch_dtype, arguments.dispatch_cast),
-        anabranch_ep::kernels::combine_experts(combine),
         anabranch_ep::kernels::expert_count(),
         anabranch_ep::kernels::expert_expand(),
         anabranch_ep::kernels::expert_contract(combine),
@@ -73,7 +72,7 @@ impl ExpertMajorBench {
         Ok(Some(Self { layout, in_steps, experts, output }))
     }
 
-    /// Whether expand and contract have kernels, and times, of their own.
+    /// As [`Self::in_steps`].
     pub(super) fn is_in_steps(&self) -> bool {
         self.in_steps
     }
@@ -109,19 +108,12 @@ impl ExpertMajorBench {
         buffer: Option<&DeviceBuffer>,
         output: DeviceSlice,
     ) -> Result<(), Error> {
-        match buffer {
-            None if !self.in_steps => {
-                self.layout.combine(ep, stream, device::slice(&self.output), dispatched, output)?;
-            }
-            None => ep.combine(stream, ExpertOutput::InWindow, dispatched, output)?,
-            Some(buffer) => {
-                if !self.in_steps {
-                    self.contract_rows(stream, &dispatched, Some(buffer))?;
-                }
-                ep.combine(stream, ExpertOutput::Staged(device::slice(buffer)), dispatched, output)?;
-            }
+        if !self.in_steps {
+            self.contract_rows(stream, &dispatched, buffer)?;
         }
-        Ok(())
+        let rows =
+            buffer.map_or(ExpertOutput::InWindow, |buffer| ExpertOutput::Staged(device::slice(buffer)));
+        Ok(ep.combine(stream, rows, dispatched, output)?)
     }
 
     pub(super) fn run_experts(&self, stream: &Stream) -> Result<(), Error> {
@@ -198,9 +190,9 @@ impl ExpertMajorBench {
         (geometry.blocks, geometry.block_threads)
     }
 
-    /// The same of the dispatch and the combine of `tokens`, where they expand and contract.
-    pub(super) fn operation_shapes(&self, tokens: u32) -> Option<[(u32, u32); 2]> {
-        if self.in_steps { None } else { self.layout.operation_shapes(tokens) }
+    /// The same of the dispatch of `tokens`, where it expands.
+    pub(super) fn dispatch_shape(&self, tokens: u32) -> Option<(u32, u32)> {
+        if self.in_steps { None } else { self.layout.dispatch_shape(tokens) }
     }
 
     fn capacity(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use anabranch_hip_jit::{DevicePointer, device_struct};
 
-use super::{CombineArgs, DispatchArgs, PlacementView};
+use super::{DispatchArgs, PlacementView};
 
 device_struct! {
     /// The received rows of a dispatch, for the kernels of the expert-major layout.
@@ -145,15 +145,5 @@ device_struct! {
         pub tables_byte: u32,
         /// Not used.
         pub reserved: u32,
-    }
-}
-
-device_struct! {
-    /// Arguments of `anabranch_ep_combine_experts`.
-    pub struct CombineExpertsArgs {
-        /// The sums of each received row, to the combine window.
-        pub contract: ExpertContractArgs,
-        /// The combine.
-        pub combine: CombineArgs,
     }
 }

@@ -11,8 +11,8 @@ mod weights;
 
 pub use engine::{CombineEngineArgs, DispatchEngineArgs};
 pub use expert_major::{
-    CombineExpertsArgs, DispatchExpertsArgs, ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs,
-    ExpertRowSource, ExpertSumArgs, ReceivedView,
+    DispatchExpertsArgs, ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, ExpertRowSource,
+    ExpertSumArgs, ReceivedView,
 };
 #[cfg(feature = "rdma")]
 pub use nodes::NodesView;

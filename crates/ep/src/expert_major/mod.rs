@@ -1,7 +1,7 @@
 //! The expert-major layout: received rows grouped by expert, and the sums back.
 //!
 //! [`ExpertMajor::dispatch`] delivers the received rows to `[local experts][capacity][hidden]`, the input of grouped matrix products, and
-//! [`ExpertMajor::combine`] sums the weighted outputs of the experts for the tokens' origins; each is one kernel.
+//! [`ExpertMajor::combine`] sums the weighted outputs of the experts for the tokens' origins.
 //!
 //! The same in steps: after a dispatch, [`ExpertMajor::expand`] copies the rows. [`ExpertMajor::contract`] sums the outputs into the combine
 //! window, for [`ExpertParallel::combine`]; [`ExpertMajor::contract_into`] sums them into a buffer, which combine pushes with any codec.
@@ -29,7 +29,7 @@ pub use read::{ExpertMajorRows, ExpertTable};
 use crate::args::{ExpertContractArgs, ExpertExpandArgs};
 use crate::error::{Error, Result};
 use crate::kernels;
-use crate::run::{Dispatched, ExpertKernels, ExpertParallel};
+use crate::run::{Dispatched, ExpertKernel, ExpertParallel};
 use crate::slot::{SlotAddresses, Taken};
 use crate::tensor::{DeviceSlice, ExpertOutput};
 use plan::check_local;
@@ -53,8 +53,8 @@ pub struct ExpertMajor {
     plan: ExpertMajorPlan,
     expand: LoadedKernel<ExpertExpandArgs>,
     contract: LoadedKernel<ExpertContractArgs>,
-    /// Of dispatches that expand and combines that contract.
-    kernels: Option<ExpertKernels>,
+    /// Of dispatches that expand.
+    kernel: Option<ExpertKernel>,
     buffers: DeviceBuffer,
     /// The dispatch that the buffers hold.
     holds: Option<Taken>,
@@ -80,8 +80,8 @@ impl ExpertMajor {
         let mut buffers = device.allocate((plan.bytes() as usize).max(16))?;
         // After a fault some slots and sources of a dispatch may be missing (`dispatch_experts.hip`): what is there instead must be valid.
         buffers.fill(0)?;
-        let kernels = ep.expert_kernels(plan.expand_local_bytes())?;
-        Ok(Self { plan, expand, contract, kernels, buffers, holds: None, counter })
+        let kernel = ep.expert_kernel(plan.expand_local_bytes())?;
+        Ok(Self { plan, expand, contract, kernel, buffers, holds: None, counter })
     }
 
     /// The sizes.
@@ -155,15 +155,13 @@ impl ExpertMajor {
         dispatched: &Dispatched,
         experts: DeviceSlice,
     ) -> Result<ExpertOutput> {
-        self.check_window()?;
+        let source = self.plan.dispatch_plan().config().combine_source;
+        if !source.pulls() {
+            return Err(Error::source("in the combine window", source));
+        }
+        self.check_contract("contract", dispatched, experts)?;
         self.launch_contract(stream, dispatched, experts, dispatched.combine_rows())?;
         Ok(ExpertOutput::InWindow)
-    }
-
-    /// An error for a plan without a combine window.
-    fn check_window(&self) -> Result<()> {
-        let source = self.plan.dispatch_plan().config().combine_source;
-        if source.pulls() { Ok(()) } else { Err(Error::source("in the combine window", source)) }
     }
 
     /// The same sums into a buffer, which [`ExpertParallel::combine`] pushes with the plan's codec. Returns [`ExpertOutput::Staged`] of the
@@ -207,6 +205,7 @@ impl ExpertMajor {
         if dispatched.slot.get().overlaps(output.address(), needed) {
             return Err(Error::in_windows(what, output.address().0));
         }
+        self.check_contract("contract", dispatched, experts)?;
         self.launch_contract(stream, dispatched, experts, output.address())?;
         Ok(ExpertOutput::Staged(output))
     }
@@ -216,7 +215,7 @@ impl ExpertMajor {
         LaunchShape { grid_blocks, block_threads, local_bytes }
     }
 
-    /// Checks what both forms of the contract need, and launches it. `output` has a row for every row of the window.
+    /// Launches a contract that was checked. `output` has a row for every row of the window.
     fn launch_contract(
         &self,
         stream: &Stream,
@@ -224,7 +223,14 @@ impl ExpertMajor {
         experts: DeviceSlice,
         output: DeviceAddress,
     ) -> Result<()> {
-        let args = self.contract_args("contract", dispatched, experts, output)?;
+        let args = ExpertContractArgs {
+            received: self.counter.view(dispatched.slot.get()),
+            slot_map: DevicePointer::new(self.slot_map()),
+            experts: DevicePointer::new(experts.address()),
+            output: DevicePointer::new(output),
+            row_bytes: self.plan.dispatch_plan().combine_row_bytes(),
+            reserved: 0,
+        };
         self.counter.last().launch(stream, || {
             let _launching = self.counter.world().launching(stream)?;
             // SAFETY: the windows belong to the slot that the handle holds, the map to `self`, whose drop waits for its last
@@ -234,14 +240,13 @@ impl ExpertMajor {
         })
     }
 
-    /// The arguments of a contract, checked.
-    fn contract_args(
+    /// Checks what a contract reads.
+    fn check_contract(
         &self,
         call: &'static str,
         dispatched: &Dispatched,
         experts: DeviceSlice,
-        output: DeviceAddress,
-    ) -> Result<ExpertContractArgs> {
+    ) -> Result<()> {
         self.counter.check(dispatched)?;
         if self.holds != Some(dispatched.slot.taken()) {
             let problem = "the buffers do not hold this dispatch; expand it first, and contract it before the next expand";
@@ -254,14 +259,6 @@ impl ExpertMajor {
                 "[{local} local experts][{capacity} rows][{} hidden] {}",
                 config.hidden, config.combine_type
             )
-        })?;
-        Ok(ExpertContractArgs {
-            received: self.counter.view(dispatched.slot.get()),
-            slot_map: DevicePointer::new(self.slot_map()),
-            experts: DevicePointer::new(experts.address()),
-            output: DevicePointer::new(output),
-            row_bytes: self.plan.dispatch_plan().combine_row_bytes(),
-            reserved: 0,
         })
     }
 

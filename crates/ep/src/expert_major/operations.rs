@@ -1,4 +1,4 @@
-//! Dispatch to the experts' rows and combine from them, each in one kernel where the plan has it.
+//! Dispatch to the experts' rows, in one kernel where the plan has it, and combine from them.
 
 use std::cell::Cell;
 
@@ -7,7 +7,7 @@ use anabranch_hip::Stream;
 use super::ExpertMajor;
 use crate::error::{Error, Result};
 use crate::run::{Dispatched, ExpertParallel};
-use crate::tensor::{CombineOutput, DeviceSlice, Tokens};
+use crate::tensor::{CombineOutput, DeviceSlice, ExpertOutput, Tokens};
 
 impl ExpertMajor {
     /// Dispatches and expands: [`ExpertParallel::dispatch`], then [`Self::expand`], with the same results. One kernel does both where kernels
@@ -24,7 +24,7 @@ impl ExpertMajor {
         if !self.counter.belongs_to(ep) {
             return Err(Error::ForeignHandle);
         }
-        let Some(kernels) = &self.kernels else {
+        let Some(kernel) = &self.kernel else {
             let dispatched = ep.dispatch(stream, tokens)?;
             self.expand(stream, &dispatched)?;
             return Ok(dispatched);
@@ -32,7 +32,7 @@ impl ExpertMajor {
         // The buffers are written from the launch on; what fails before it leaves them to the dispatch that they hold.
         let is_reached = Cell::new(false);
         let dispatched = self.counter.last().launch(stream, || {
-            ep.dispatch_to_experts(stream, tokens, kernels, |slot| {
+            ep.dispatch_to_experts(stream, tokens, kernel, |slot| {
                 is_reached.set(true);
                 self.expand_args(slot)
             })
@@ -43,12 +43,12 @@ impl ExpertMajor {
         dispatched
     }
 
-    /// Contracts into the combine window and combines: [`Self::contract`], then [`ExpertParallel::combine`], with the same results. One kernel
-    /// does both where [`Self::is_one_kernel`]; else each has its own. Collective, as the combine; other members may contract
-    /// and combine in two steps, which were faster on H200 with every number of tokens (`docs/performance.md`).
+    /// Contracts into the combine window and combines: [`Self::contract`], then [`ExpertParallel::combine`], with a kernel for each. Collective,
+    /// as the combine. `ep` is the plan that the layout was made for.
     ///
     /// # Errors
-    /// As [`Self::contract`] and [`ExpertParallel::combine`].
+    /// As [`Self::check_combine`], before anything is launched; an earlier fault of the world. The handle is consumed in any case, and after
+    /// an error its slot is lost.
     pub fn combine(
         &self,
         ep: &ExpertParallel,
@@ -57,29 +57,39 @@ impl ExpertMajor {
         dispatched: Dispatched,
         output: impl Into<CombineOutput>,
     ) -> Result<()> {
+        let output = output.into();
+        self.check_combine(ep, experts, &dispatched, &output)?;
+        self.launch_contract(stream, &dispatched, experts, dispatched.combine_rows())?;
+        ep.combine(stream, ExpertOutput::InWindow, dispatched, output)
+    }
+
+    /// The checks of [`Self::combine`] on its arguments, for callers that keep their handle where they fail. Not collective.
+    ///
+    /// # Errors
+    /// [`Error::ForeignHandle`] for another plan; as [`Self::contract`] and [`ExpertParallel::check_combine`].
+    pub fn check_combine(
+        &self,
+        ep: &ExpertParallel,
+        experts: DeviceSlice,
+        dispatched: &Dispatched,
+        output: &CombineOutput,
+    ) -> Result<()> {
         if !self.counter.belongs_to(ep) {
             return Err(Error::ForeignHandle);
         }
-        let Some(kernels) = &self.kernels else {
-            let rows = self.contract(stream, &dispatched, experts)?;
-            return ep.combine(stream, rows, dispatched, output);
-        };
-        self.check_window()?;
-        let args = self.contract_args("combine", &dispatched, experts, dispatched.combine_rows())?;
-        let output = output.into();
-        self.counter
-            .last()
-            .launch(stream, || ep.combine_from_experts(stream, dispatched, kernels, args, &output))
+        self.check_contract("combine", dispatched, experts)?;
+        ep.check_combine(ExpertOutput::InWindow, dispatched, Some(output))
     }
 
-    /// Whether [`Self::dispatch`] and [`Self::combine`] are one kernel each: where kernels move the rows, no rank may be masked, and a block's
-    /// local memory holds the tables of both operations.
+    /// Whether [`Self::dispatch`] is one kernel: where kernels move the rows, no rank may be masked, and a block's local memory holds the
+    /// tables of dispatch and expand.
     pub fn is_one_kernel(&self) -> bool {
-        self.kernels.is_some()
+        self.kernel.is_some()
     }
 
-    /// Blocks and threads of a block of [`Self::dispatch`] and [`Self::combine`] with `tokens`, where they are one kernel each.
-    pub fn operation_shapes(&self, tokens: u32) -> Option<[(u32, u32); 2]> {
-        self.kernels.as_ref().map(|kernels| kernels.shapes(self.plan.dispatch_plan(), tokens))
+    /// Blocks and threads of a block of [`Self::dispatch`] with `tokens`, where it is one kernel.
+    pub fn dispatch_shape(&self, tokens: u32) -> Option<(u32, u32)> {
+        let geometry = self.kernel.as_ref()?.geometry(self.plan.dispatch_plan(), tokens);
+        Some((geometry.blocks, geometry.block_threads))
     }
 }

@@ -320,15 +320,6 @@ impl Plan {
         Geometry { local_bytes, ..Self::dispatch_shape(tokens, blocks, waves, finest, limits) }
     }
 
-    /// The launch of a combine of `tokens` that also contracts.
-    pub(crate) fn combine_experts_geometry(&self, tokens: u32, limits: &DeviceLimits) -> Geometry {
-        let finest = self.default_segments(LaunchOperation::CombinePull, limits);
-        let (blocks, waves) = (self.expert_blocks(tokens, limits), self.waves(limits, None));
-        let segments = (waves * blocks / tokens.max(1)).clamp(1, finest);
-        let block_threads = waves * limits.wave_size;
-        Geometry { blocks, block_threads, parts: 1, segments, local_bytes: self.combine_local_bytes() }
-    }
-
     /// The launch of a combine of `tokens`.
     pub fn combine_geometry(&self, tokens: u32, limits: &DeviceLimits) -> Geometry {
         let Share { waves, blocks: most, segments: finest } =

@@ -7,9 +7,8 @@ use anabranch_shmem::World;
 use super::context::{Call, enqueue, load};
 use super::{Context, Launcher, MaskTable, Rest, Split, Steps};
 use crate::args::{
-    CombineArgs, CombineExpertsArgs, CombinePushArgs, CountArgs, DispatchArgs, DispatchExpertsArgs,
-    DispatchReplayArgs, ExpertContractArgs, ExpertExpandArgs, FillWeightsArgs, MaskView, SaveRoutingArgs,
-    SavedRouting,
+    CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, DispatchExpertsArgs, DispatchReplayArgs,
+    ExpertExpandArgs, FillWeightsArgs, MaskView, SaveRoutingArgs, SavedRouting,
 };
 use crate::error::Result;
 use crate::kernels;
@@ -136,19 +135,6 @@ impl Near {
             let args = DispatchExpertsArgs { dispatch, experts, tables_byte, reserved: 0 };
             enqueue(on.stream, kernel, geometry, &args)
         })
-    }
-
-    /// A whole combine that contracts, with arguments as in [`Self::send_to_experts`].
-    pub(crate) fn combine_from_experts(
-        &self,
-        on: &mut Launcher<'_>,
-        (tokens, output): (u32, &CombineOutput),
-        kernel: &LoadedKernel<CombineExpertsArgs>,
-        geometry: &Geometry,
-        contract: ExpertContractArgs,
-    ) -> Result<()> {
-        let combine = self.pull_args(on.context, on.slot.get(), tokens, Some(output), geometry.segments);
-        on.launch(kernel, geometry, &CombineExpertsArgs { contract, combine }, Call::COMBINE)
     }
 
     /// Launches a combine that pushes: the send with rows alone, the receive with an output alone, the whole with both.

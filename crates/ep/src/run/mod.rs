@@ -32,7 +32,7 @@ mod saved_routing;
 mod split;
 
 pub use dropped::DroppedCopy;
-pub(crate) use experts::ExpertKernels;
+pub(crate) use experts::ExpertKernel;
 pub use handle::Dispatched;
 pub use received::{ReceivedRow, ReceivedRows};
 pub use replay::ReplayedTokens;

@@ -10,7 +10,7 @@ use anabranch::{GroupRank, RuntimeKind};
 use pyo3::prelude::*;
 
 use super::ffi::{Call, Frame, Operand, handle};
-use super::{Member, Registry, report, run_on_device};
+use super::{Member, Registry, poison, report, run_on_device};
 use crate::communicator::Communicator;
 use crate::errors::{raise, usage};
 use crate::raw::numbered;

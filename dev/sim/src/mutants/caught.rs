@@ -254,7 +254,6 @@ pub const CAUGHT: &[Caught] = &[
     caught("EXPAND_NEXT_OVERWRITTEN", &[EXPERTS.by_races()]),
     caught("EXPERTS_UNWAITED", &[EXPERTS.by_values()]),
     caught("EXPERTS_COUNTS_UNSUMMED", &[EXPERTS.by_values()]),
-    caught("EXPERTS_FLAG_EARLY", &[EXPERTS.by_values()]),
     caught("PING_FLAG_FIRST", &[PING, PING_C]),
     caught("PING_NO_BARRIER", &[PING, PING_C]),
     caught("FINGERPRINT_NOT_MET", &[FINGERPRINT.by_values(), FINGERPRINT.cumulative().by_values()]),

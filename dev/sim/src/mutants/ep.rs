@@ -201,10 +201,6 @@ pub(super) const FILES: &[File] = &[
         ],
     },
     File {
-        file: "ep/kernels/combine_experts.hip",
-        rows: &[("contract_and_flag", "arrive_is_last", Mutants(&["EXPERTS_FLAG_EARLY"]))],
-    },
-    File {
         file: "ep/device/ep/combine_flags.h",
         rows: &[
             ("flag_all", "flag_store", Mutants(&["COMBINE_FLAG_FIRST", "EPOCH_LOOSE"])),

@@ -159,7 +159,6 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ep_combine_engine_flag", EP_ENGINE),
     ("anabranch_ep_combine_engine_recv", EP_ENGINE),
     ("anabranch_ep_combine_engine_send", EP_ENGINE),
-    ("anabranch_ep_combine_experts", Runs::In(&[Protocol::EpExperts])),
     ("anabranch_ep_combine_nodes", NODES),
     ("anabranch_ep_combine_nodes_recv", NODES),
     ("anabranch_ep_combine_nodes_send", NODES),

@@ -39,19 +39,10 @@ def _static() -> Any:
     return dataclasses.field(metadata={"static": True})
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Received:
-    """What the experts of this rank got. Rows that no token came to are zero, and their ids -1."""
+class _Dispatched:
+    """The dispatch by which rows came."""
 
-    rows: jax.Array
-    """``[rows, hidden]``."""
-    ids: jax.Array
-    """``[rows, top_k]`` int32: the experts that the token of a row named, also those of other ranks."""
-    weights: jax.Array
-    """``[rows, top_k]`` float32, as dispatched."""
-    counts: jax.Array
-    """``[ranks]`` int32: rows from each rank."""
     routing: jax.Array
     """The saved routing."""
     tokens: int = _static()
@@ -64,7 +55,22 @@ class Received:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class ReceivedByExpert:
+class Received(_Dispatched):
+    """What the experts of this rank got. Rows that no token came to are zero, and their ids -1."""
+
+    rows: jax.Array
+    """``[rows, hidden]``."""
+    ids: jax.Array
+    """``[rows, top_k]`` int32: the experts that the token of a row named, also those of other ranks."""
+    weights: jax.Array
+    """``[rows, top_k]`` float32, as dispatched."""
+    counts: jax.Array
+    """``[ranks]`` int32: rows from each rank."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ReceivedByExpert(_Dispatched):
     """What the experts of this rank got, grouped by expert. Rows beyond an expert's count are zero."""
 
     rows: jax.Array
@@ -77,14 +83,6 @@ class ReceivedByExpert:
     """``[rows, top_k]`` int32: the place of each received row for each of its ids, expert times capacity plus row; -1 for none."""
     records: jax.Array
     """``[rows, bytes]`` uint8: the records that came with the rows."""
-    routing: jax.Array
-    """The saved routing."""
-    tokens: int = _static()
-    """Tokens that this rank dispatched."""
-    number: int = _static()
-    """The dispatch's number."""
-    plan: int = _static()
-    """The plan's number."""
 
 
 class ExpertParallel:
@@ -208,7 +206,7 @@ class ExpertParallel:
         call = jax.custom_vjp(start)
         call.defvjp(forward, backward)
         rows, ids, weights, counts, routing, after = call(x, topk_ids.astype(numpy.int32), topk_weights, order)
-        return Received(rows, ids, weights, counts, routing, tokens, number, self._plan), after
+        return Received(routing, tokens, number, self._plan, rows, ids, weights, counts), after
 
     def combine(self, y: jax.Array, received: Received, order: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Sums the experts' output of each token: ``[tokens, hidden]``, and the next ``order``. Weights are not applied: the experts do that.
@@ -289,7 +287,7 @@ class ExpertParallel:
         call = jax.custom_vjp(start)
         call.defvjp(run, backward)
         rows, weights, pairs, slots, records, routing, after = call(x, topk_ids.astype(numpy.int32), topk_weights, order)
-        return ReceivedByExpert(rows, weights, pairs, slots, records, routing, tokens, number, self._plan), after
+        return ReceivedByExpert(routing, tokens, number, self._plan, rows, weights, pairs, slots, records), after
 
     def combine_experts(self, y: jax.Array, received: ReceivedByExpert, order: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Sums the experts' output of each token, times ``received.weights``: ``[tokens, hidden]``, and the next ``order``. Collective.

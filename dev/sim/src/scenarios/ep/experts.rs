@@ -1,20 +1,19 @@
-//! Expert-major rows, and their judge: count, expand, the reference experts and contract between dispatch and combine; or a dispatch that
-//! expands and a combine that contracts.
+//! Expert-major rows, and their judge: count and expand after a dispatch, or a dispatch that expands; then the reference experts and
+//! contract.
 
 use anabranch_conformance::ep::oracle::{Contracted, ExpertMajorDelivery, FactorExperts, Oracle};
 use anabranch_conformance::ep::reference::{ReferenceExpertMajorArgs, reference_expert_major};
 use anabranch_ep::expert_major::{ExpertRowSource, ExpertTable};
 use anabranch_ep::simulation::{
-    CombineExpertsArgs, DispatchExpertsArgs, ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs,
-    ReceivedView,
+    DispatchExpertsArgs, ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, ReceivedView,
 };
 use anabranch_ep::{DispatchCast, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows};
 use anabranch_ranks::GroupRank;
 use anabranch_weakmem::SeededError;
 
 use super::{
-    Allocation, Bench, Case, CombineArgs, DataType, DevicePointer, DispatchArgs, Ep, Failure, Grid, HIDDEN,
-    Kernels, Owner, Plan, ScenarioError, SeededKernel, TOP_K, WAVE, at, kernels,
+    Allocation, Bench, Case, DataType, DevicePointer, DispatchArgs, Ep, Failure, Grid, HIDDEN, Kernels,
+    Owner, Plan, ScenarioError, SeededKernel, TOP_K, WAVE, at, kernels,
 };
 use crate::scenarios::bench::UNTOUCHED;
 
@@ -42,8 +41,6 @@ pub(super) struct Experts {
     contract: SeededKernel,
     /// Dispatch with expand.
     dispatch: SeededKernel,
-    /// Combine with contract.
-    combine: SeededKernel,
     memory: Vec<Memory>,
 }
 
@@ -82,7 +79,6 @@ impl Experts {
                 kernels::dispatch_experts(DataType::F32, DispatchCast::None).with("EP_TILE", WAVE),
                 "anabranch_ep_dispatch_experts",
             )?,
-            combine: kernels.load(kernels::combine_experts(DataType::F32), "anabranch_ep_combine_experts")?,
             memory,
         })
     }
@@ -177,12 +173,26 @@ impl Experts {
         bench.launch(rank, &self.reference, grid, &working)
     }
 
-    /// Queues the kernels between dispatch and combine.
-    pub(super) fn queue_between(
+    /// Queues a dispatch that expands.
+    pub(super) fn queue_dispatch(
         &self,
         bench: &mut Bench,
         received: ReceivedView,
-        output: DevicePointer<u8>,
+        (sending, dispatch): (Grid, DispatchArgs),
+    ) -> Result<(), SeededError> {
+        let rank = received.rank;
+        let tables_byte = sending.local_bytes;
+        let local_bytes = tables_byte + Self::tables(&self.memory[rank as usize].plan);
+        let experts = self.expand_args(received);
+        let args = DispatchExpertsArgs { dispatch, experts, tables_byte, reserved: 0 };
+        bench.launch(rank, &self.dispatch, Grid { local_bytes, ..sending }, &args)
+    }
+
+    /// Queues the kernels between a dispatch that does not expand and the experts.
+    pub(super) fn queue_expand(
+        &self,
+        bench: &mut Bench,
+        received: ReceivedView,
         grid: Grid,
     ) -> Result<(), SeededError> {
         let rank = received.rank;
@@ -191,28 +201,19 @@ impl Experts {
         let (counts, tables) = (plan.local_experts() * 4, Self::tables(plan));
         bench.launch(rank, &self.count, Grid { local_bytes: counts, ..grid }, &counting)?;
         let expanding = self.expand_args(received);
-        bench.launch(rank, &self.expand, Grid { local_bytes: tables, ..grid }, &expanding)?;
-        self.queue_reference(bench, rank, grid)?;
-        bench.launch(rank, &self.contract, grid, &self.contract_args(received, output))
+        bench.launch(rank, &self.expand, Grid { local_bytes: tables, ..grid }, &expanding)
     }
 
-    /// Queues a dispatch that expands, experts, and a combine that contracts.
-    pub(super) fn queue_all(
+    /// Queues experts and contract.
+    pub(super) fn queue_work(
         &self,
         bench: &mut Bench,
-        (received, output): (ReceivedView, DevicePointer<u8>),
-        (sending, dispatch): (Grid, DispatchArgs),
-        (summing, combine): (Grid, CombineArgs),
+        received: ReceivedView,
+        output: DevicePointer<u8>,
+        grid: Grid,
     ) -> Result<(), SeededError> {
-        let rank = received.rank;
-        let tables_byte = sending.local_bytes;
-        let local_bytes = tables_byte + Self::tables(&self.memory[rank as usize].plan);
-        let experts = self.expand_args(received);
-        let args = DispatchExpertsArgs { dispatch, experts, tables_byte, reserved: 0 };
-        bench.launch(rank, &self.dispatch, Grid { local_bytes, ..sending }, &args)?;
-        self.queue_reference(bench, rank, Grid { local_bytes: 0, ..summing })?;
-        let args = CombineExpertsArgs { contract: self.contract_args(received, output), combine };
-        bench.launch(rank, &self.combine, summing, &args)
+        self.queue_reference(bench, received.rank, grid)?;
+        bench.launch(received.rank, &self.contract, grid, &self.contract_args(received, output))
     }
 }
 

@@ -31,7 +31,7 @@ use crate::{Case, Failure, Outcome, Protocol, RunOptions, ScenarioError};
 use experts::Experts;
 use given::{Given, HIDDEN, TOP_K};
 use nodes::NodeKernels;
-use push::{Part, Way};
+use push::Part;
 use replay::Replay;
 
 /// What one rank brings to one epoch, on the host and on its device.
@@ -294,15 +294,6 @@ impl Ep {
         }
         let working = Grid { local_bytes: 0, ..summing };
         let (received, expert) = (self.received(rank), self.expert_args(rank));
-        match (&self.experts, combine) {
-            // The others have kernels of their own for expand and contract.
-            (Some(experts), Way::Pull(combine)) if rank != 1 => {
-                let between = (received, expert.output);
-                let (dispatch, combine) = ((sending, dispatch), (summing, combine));
-                return Ok(experts.queue_all(&mut self.bench, between, dispatch, combine)?);
-            }
-            _ => {}
-        }
         match &self.halves {
             Some(halves) if rank % 2 == 1 => {
                 let one = Grid { blocks: 1, ..sending };
@@ -317,12 +308,21 @@ impl Ep {
                 sum.launch(&mut self.bench, rank, &halves.sum, summing)?;
             }
             _ => {
-                match &self.replay {
-                    Some(replay) if replays => {
+                match (&self.replay, &self.experts) {
+                    (Some(replay), _) if replays => {
                         let args = self.replay_args(team, rank, epoch);
                         self.bench.launch(rank, &replay.dispatch, sending, &args)?;
                     }
-                    _ => self.bench.launch(rank, &self.dispatch, sending, &dispatch)?,
+                    // Rank 1 has a kernel of its own for expand.
+                    (_, Some(experts)) if rank != 1 => {
+                        experts.queue_dispatch(&mut self.bench, received, (sending, dispatch))?;
+                    }
+                    (_, experts) => {
+                        self.bench.launch(rank, &self.dispatch, sending, &dispatch)?;
+                        if let Some(experts) = experts {
+                            experts.queue_expand(&mut self.bench, received, working)?;
+                        }
+                    }
                 }
                 if let Some(replay) = &self.replay {
                     let (save, fill) =
@@ -334,7 +334,7 @@ impl Ep {
                 }
                 match &self.experts {
                     Some(experts) => {
-                        experts.queue_between(&mut self.bench, received, expert.output, working)?;
+                        experts.queue_work(&mut self.bench, received, expert.output, working)?;
                     }
                     None => self.bench.launch(rank, &self.expert, working, &expert)?,
                 }
