@@ -195,9 +195,15 @@ mod tests {
         assert_eq!(share.reserve_up_to(1, 16, 16).unwrap().blocks(), 12);
         assert!(take(&residency, 1, 1, 16).is_err());
         drop(large);
-        assert!(take(&residency, 1, 9, 16).is_ok_and(|rest| rest.blocks() == 4), "another permit needs as much");
+        assert!(
+            take(&residency, 1, 9, 16).is_ok_and(|rest| rest.blocks() == 4),
+            "another permit needs as much"
+        );
         drop((fine, share));
-        assert!(take(&residency, 1, 16, 16).is_ok_and(|rest| rest.blocks() == 10), "a permit keeps what it needs");
+        assert!(
+            take(&residency, 1, 16, 16).is_ok_and(|rest| rest.blocks() == 10),
+            "a permit keeps what it needs"
+        );
         drop((small, other));
         assert_eq!(*lock(&residency.0), 0);
     }
