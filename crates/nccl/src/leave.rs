@@ -1,7 +1,7 @@
 //! Leaving worlds, on threads: one thread may end the communicators of several devices one after the other.
 
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use anabranch::bootstrap::Deadline;
 use crate::comm::{Id, Joined, lock};
 use crate::gpu::RelaxedCapture;
 use crate::process::Process;
-use crate::window::Window;
+use crate::steps::Step;
 
 /// How long `ncclCommDestroy` waits for the other ranks, which may end their communicators in another order. Leaving goes on behind it.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -45,21 +45,23 @@ impl Drop for Gone {
     }
 }
 
-/// What a communicator leaves behind.
+/// The end of a communicator: its last step.
 pub(crate) struct Leave {
-    /// This rank, and the number of ranks.
-    pub(crate) rank: (u32, u32),
-    pub(crate) joined: Arc<Joined>,
-    pub(crate) windows: Vec<Arc<Window>>,
-    pub(crate) has_left: Arc<AtomicBool>,
+    step: Step,
+    joined: Arc<Joined>,
 }
 
 impl Leave {
+    pub(crate) fn new(step: Step, joined: Arc<Joined>) -> Self {
+        Self { step, joined }
+    }
+
     /// Leaves behind the caller's back.
-    pub(crate) fn start(self, id: Id) {
+    pub(crate) fn start(self) {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         wait_at_exit();
         let (number, (sender, gone)) = (NUMBER.fetch_add(1, Ordering::Relaxed), channel());
+        let id = self.step.comm.id;
         lock(&LEAVING).push(Going { number, id, process: std::process::id(), gone });
         let last = Gone { number, sender: Some(sender) };
         let leave = move || {
@@ -72,16 +74,18 @@ impl Leave {
     }
 
     fn run(self) {
-        let (rank, size) = self.rank;
+        self.step.wait();
+        let (joined, comm) = (self.joined, &self.step.comm);
+        let (rank, size) = (comm.rank, comm.size);
         // Another thread may capture while this one asks for events, and frees.
         let relaxed = Process::get().and_then(|process| RelaxedCapture::new(process.kind()));
         if let Err(failure) = &relaxed {
             tracing::warn!(rank, size, "a capture of another thread may fail: {}", failure.text);
         }
-        let joined = self.joined;
+        let windows = comm.take_windows();
         let left = if is_over(&joined) {
             // Kernels have used them until now.
-            drop(self.windows);
+            drop(windows);
             joined.world.leave()
         } else {
             tracing::warn!(
@@ -90,7 +94,7 @@ impl Leave {
                 "work in flight did not end: its communicator's memory and windows stay"
             );
             // Kernels and graphs may still use both.
-            let _kept = ManuallyDrop::new((Arc::clone(&joined), self.windows));
+            let _kept = ManuallyDrop::new((Arc::clone(&joined), windows));
             Ok(())
         };
         let goodbye = joined.world.rendezvous().leave();
@@ -98,7 +102,7 @@ impl Leave {
         {
             tracing::info!(rank, size, "the end of a communicator: {error:?}");
         }
-        self.has_left.store(true, Ordering::Release);
+        comm.has_left.store(true, Ordering::Release);
     }
 }
 

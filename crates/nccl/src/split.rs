@@ -23,7 +23,7 @@ pub(crate) fn split(
     key: c_int,
     config: CommConfig,
 ) -> Result<Option<Arc<Comm>>, Failure> {
-    let joined = parent.joined()?;
+    let joined = parent.outcome()?;
     let world = &joined.world;
     let mine: Vec<u8> = [color, key].iter().flat_map(|word| word.to_le_bytes()).collect();
     let all = world.exchange(world.group(), "ncclCommSplit", &mine)?;
