@@ -1,12 +1,16 @@
 //! Collective calls on the host: their order, and where their failures are reported.
 
 use std::ffi::{c_int, c_void};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_testkit::{Ranks, role, test_path};
 
+use anabranch_testkit::{Ranks, Resources, role, test_path};
+
 use crate::collectives::alone;
-use crate::common::{Comm, LIMIT, Nccl, Rank, nccl, on_threads};
+use crate::common::{Comm, IdValue, LIMIT, Nccl, Rank, nccl, on_threads};
 use crate::lifecycle::{Config, settled};
 
 /// Begins a nonblocking split with one color.
@@ -34,6 +38,38 @@ fn check(rank: &Rank<'_>, part: Comm, number: u32) {
     rank.nccl.destroy(part);
 }
 
+/// Runs calls while this process may have no more of a resource.
+fn limited<T>(resource: libc::__rlimit_resource_t, most: u64, calls: impl FnOnce() -> T) -> T {
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call writes the limits.
+    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut before) }, 0);
+    // SAFETY: the call reads the limits.
+    let set = |limit: libc::rlimit| assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
+    set(libc::rlimit { rlim_cur: most, ..before });
+    let result = calls();
+    set(before);
+    result
+}
+
+/// Runs calls while this process can start no threads: there is no memory for their stacks.
+pub(crate) fn without_threads<T>(calls: impl FnOnce() -> T) -> T {
+    let bytes = 1024 * Resources::now().unwrap().address_space_kib as u64;
+    limited(libc::RLIMIT_AS, bytes + (1 << 20), || {
+        let (sender, receiver) = channel::<()>();
+        let receiver = Arc::new(Mutex::new(receiver));
+        let start = || {
+            let receiver = Arc::clone(&receiver);
+            std::thread::Builder::new().spawn(move || receiver.lock().map(|receiver| receiver.recv().is_err()))
+        };
+        // They take the stacks of threads that have ended.
+        let held: Vec<_> = std::iter::from_fn(|| start().ok()).collect();
+        let result = calls();
+        drop(sender);
+        held.into_iter().for_each(|thread| drop(thread.join().unwrap().unwrap()));
+        result
+    })
+}
+
 #[test]
 fn collective_calls_of_a_communicator_run_in_the_order_of_the_program() {
     alone!("collective_calls_of_a_communicator_run_in_the_order_of_the_program");
@@ -56,4 +92,26 @@ fn collective_calls_of_a_communicator_run_in_the_order_of_the_program() {
             check(rank, part, number);
         }
     });
+}
+
+#[test]
+fn nonblocking_calls_that_fail_are_reported_by_their_communicator() {
+    alone!("nonblocking_calls_that_fail_are_reported_by_their_communicator");
+    let nccl = Nccl::open(&[]);
+    let comm = nccl.init(1, nccl.unique_id(), 0);
+    let (id, config): (IdValue, _) = (nccl.unique_id().into(), Config::new(0));
+    let (mut part, mut fresh) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let codes = without_threads(|| {
+        [
+            nccl!(nccl, ncclCommSplit(comm => Comm, 0 => c_int, 0 => c_int, &raw mut part => *mut Comm, &raw const config => *const Config)),
+            nccl!(nccl, ncclCommInitRankConfig(&raw mut fresh => *mut Comm, 1 => c_int, id => IdValue, 0 => c_int, &raw const config => *const Config)),
+        ]
+    });
+    assert_eq!(codes, [2, 2], "{}", nccl.last_error(std::ptr::null_mut()));
+    for one in [comm, fresh] {
+        assert_eq!(nccl.async_error(one), 2);
+        let text = nccl.last_error(one);
+        assert!(text.contains("rank 0 of 1: no thread"), "{text}");
+        nccl.destroy(one);
+    }
 }
