@@ -2,21 +2,17 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anabranch::bootstrap::{JoinStop, TcpRoot, UniqueId};
-use anabranch::ccl::{Communicator, ReduceOp};
-use anabranch::{JoinedRank, RuntimeKind, World};
+use anabranch::ccl::ReduceOp;
 
 use crate::abi::{self, CommConfig, Handle};
-use crate::blocks::Blocks;
 use crate::error::Failure;
+use crate::joined::Joined;
 use crate::leave::Leave;
-use crate::order::Order;
 use crate::process::Process;
-use crate::scratch::Scratch;
 use crate::steps::{Step, Steps};
 use crate::window::Window;
 
@@ -38,22 +34,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug, Default)]
 struct Clique {
     alive: AtomicUsize,
-}
-
-/// A world that was joined for a communicator.
-pub(crate) struct Joined {
-    pub(crate) world: World,
-    pub(crate) communicator: Mutex<Communicator>,
-    pub(crate) order: Order,
-    pub(crate) scratch: Scratch,
-    /// Given back after the communicator.
-    _blocks: Option<Blocks>,
-}
-
-impl fmt::Debug for Joined {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Joined").field("world", &self.world).finish_non_exhaustive()
-    }
 }
 
 /// One rank of a communicator.
@@ -268,34 +248,13 @@ impl Comm {
         let root = lock(&self.root).take();
         let place = (self.rank, self.size);
         let rank = anabranch::rendezvous_by_id(process.config(), &id, root, place, Some(local), &self.stop)?;
-        self.enter(&process, &rank).inspect_err(|_| {
+        Joined::new(&process, &rank, self.config.max_blocks).inspect_err(|_| {
             if self.stop.is_stopped()
                 && let Err(error) = rank.rendezvous.leave()
             {
                 tracing::debug!(%error, "leaving the rendezvous of an initialisation that was aborted");
             }
         })
-    }
-
-    fn enter(&self, process: &Process, rank: &JoinedRank) -> Result<Joined, Failure> {
-        let world = process.platform.join(rank)?;
-        let mut config = anabranch::ccl_config(world.settings())?;
-        // 0: no setting.
-        let blocks = if config.max_blocks == 0 && process.kind() != RuntimeKind::Host {
-            Some(Blocks::take(&world)?)
-        } else {
-            None
-        };
-        let offers = [
-            config.max_blocks,
-            blocks.as_ref().map_or(0, |blocks| blocks.number),
-            self.config.max_blocks.unwrap_or(0),
-        ];
-        config.max_blocks = offers.into_iter().filter(|offer| *offer > 0).min().unwrap_or(0);
-        let communicator = Communicator::new(&world, world.group(), config)?;
-        let communicator = Mutex::new(communicator);
-        let (order, scratch) = (Order::default(), Scratch::default());
-        Ok(Joined { world, communicator, order, scratch, _blocks: blocks })
     }
 
     /// The joined world. Waits for an initialisation that is under way.

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use anabranch::bootstrap::Deadline;
 
-use crate::comm::{Id, Joined, lock};
+use crate::comm::{Id, lock};
 use crate::gpu::RelaxedCapture;
+use crate::joined::Joined;
 use crate::process::Process;
 use crate::steps::Step;
 
