@@ -111,11 +111,16 @@ impl Leave {
 fn is_over(joined: &Joined) -> bool {
     let limit = Process::get().map_or(FAREWELL, |process| process.config().deadline.operation.duration());
     for limit in [limit, FAREWELL] {
+        let deadline = Deadline::after(limit);
         if let Err(failure) = joined.order.wait(&joined.world, limit) {
             tracing::debug!("waiting for the calls of a communicator that ends: {}", failure.text);
         }
         if joined.order.is_over() {
             return true;
+        }
+        if !deadline.expired() && joined.world.check().is_ok() {
+            // The runtime refuses to say.
+            return false;
         }
         joined.world.poison("its communicator was ended, and calls of it did not end");
     }

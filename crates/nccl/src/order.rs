@@ -70,12 +70,11 @@ impl Order {
         Ok(Turn { calls, capture })
     }
 
-    /// Whether all calls are over, also those of launched graphs.
+    /// Whether all calls are known to be over, also those of launched graphs.
     pub(crate) fn is_over(&self) -> bool {
         let calls = lock(&self.0);
-        // Work that ended with an error is over too.
         match (&calls.shared, &calls.last) {
-            (Some(shared), _) => shared.is_done().unwrap_or(true),
+            (Some(shared), _) => shared.is_over(),
             (None, Some(last)) => last.is_over(),
             (None, None) => true,
         }
