@@ -11,9 +11,9 @@ use anabranch::ccl::ReduceOp;
 use crate::abi::{self, CommConfig, Handle};
 use crate::error::Failure;
 use crate::joined::Joined;
-use crate::leave::Leave;
+use crate::leave::{self, Leave};
 use crate::process::Process;
-use crate::steps::{Step, Steps};
+use crate::steps::Steps;
 use crate::window::Window;
 
 const ABORTED: &str = "the communicator was aborted";
@@ -151,6 +151,7 @@ impl Comm {
         config: CommConfig,
     ) -> Arc<Self> {
         static NUMBER: AtomicUsize = AtomicUsize::new(1);
+        leave::retry();
         let clique = Arc::clone(lock(&CLIQUES).get_or_insert_default().entry(id).or_default());
         clique.alive.fetch_add(1, Ordering::AcqRel);
         let comm = Arc::new(Self {
@@ -294,12 +295,15 @@ impl Comm {
         let Some(joined) = self.joined.get() else { return Err(in_progress()) };
         let joined = joined.as_ref().map_err(Clone::clone)?;
         if self.is_leaving.load(Ordering::Acquire) {
-            return if self.has_left.load(Ordering::Acquire) { Ok(()) } else { Err(in_progress()) };
-        }
-        if self.steps.are_in_progress() {
+            if !self.has_left.load(Ordering::Acquire) {
+                leave::retry();
+                return Err(in_progress());
+            }
+        } else if self.steps.are_in_progress() {
             return Err(in_progress());
+        } else {
+            joined.world.check().map_err(|error| Failure::from(error).on(self.rank, self.size))?;
         }
-        joined.world.check().map_err(|error| Failure::from(error).on(self.rank, self.size))?;
         self.failed_step.get().map_or(Ok(()), |failure| Err(failure.clone()))
     }
 
@@ -351,6 +355,7 @@ impl Comm {
         if was_leaving {
             return;
         }
+        leave::retry();
         if is_settled {
             self.leave();
         }
@@ -359,7 +364,7 @@ impl Comm {
 
     fn leave(self: &Arc<Self>) {
         match self.joined.get().cloned() {
-            Some(Ok(joined)) => Leave::new(Step::new(self, false), joined).start(),
+            Some(Ok(joined)) => Leave::new(self, joined).start(),
             _ => self.has_left.store(true, Ordering::Release),
         }
     }
@@ -373,7 +378,7 @@ impl Comm {
     /// Waits until this process has left, unless other ranks of the communicator in it have not begun to.
     pub(crate) fn wait_left(&self) {
         if self.clique.alive.load(Ordering::Acquire) == 0 {
-            crate::leave::wait_for(&self.id);
+            leave::wait_for(&self.id);
         }
     }
 

@@ -112,6 +112,8 @@ fn nonblocking_calls_that_fail_are_reported_by_their_communicator() {
         assert_eq!(nccl.async_error(one), 2);
         let text = nccl.last_error(one);
         assert!(text.contains("rank 0 of 1: no thread"), "{text}");
+        nccl.ok(nccl!(nccl, ncclCommFinalize(one => Comm)));
+        assert_eq!(settled(&nccl, one), 2);
         nccl.destroy(one);
     }
 }
