@@ -117,3 +117,26 @@ fn nonblocking_calls_that_fail_are_reported_by_their_communicator() {
         nccl.destroy(one);
     }
 }
+
+#[test]
+fn a_part_whose_first_rank_has_no_socket_fails_on_all_its_ranks() {
+    alone!("a_part_whose_first_rank_has_no_socket_fails_on_all_its_ranks");
+    let nccl = Nccl::open(&[("ANABRANCH__DEADLINE__OPERATION", "300 s")]);
+    let comms = nccl.init_all(3);
+    let ranks: Vec<_> = comms.iter().zip(0..).map(|(comm, number)| Rank { nccl: &nccl, comm: *comm, stream: std::ptr::null_mut(), number, size: 3 }).collect();
+    let mut parts = [std::ptr::null_mut(); 3];
+    limited(libc::RLIMIT_NOFILE, 3, || {
+        for (rank, part) in ranks.iter().zip(&mut parts) {
+            // In reverse order: rank 2 is the first one of the part.
+            split(rank, -(rank.number as c_int), &raw mut *part);
+        }
+        for rank in &ranks {
+            assert_eq!(settled(&nccl, rank.comm), 2);
+            let text = nccl.last_error(rank.comm);
+            let own = format!("rank {} of 3: ", rank.number);
+            assert!(text.contains(&own) && text.contains("rank 2 has no socket"), "{text}");
+        }
+    });
+    assert!(parts.iter().all(|part| part.is_null()));
+    comms.into_iter().for_each(|comm| nccl.destroy(comm));
+}
