@@ -133,13 +133,9 @@ impl Comm {
                 "rank is {rank} and nranks {size}; ranks are 0 to nranks - 1"
             )));
         }
-        let place = (rank as u32, size as u32);
-        let make = || {
-            Process::get()?.local_rank(device)?;
-            let root = if rank == 0 { Some(take_root(&id)?) } else { None };
-            Ok(Self::with_root(id, root, place, device, config))
-        };
-        make().map_err(|failure: Failure| failure.on(place.0, place.1))
+        Process::get()?.local_rank(device)?;
+        let root = if rank == 0 { Some(take_root(&id)?) } else { None };
+        Ok(Self::with_root(id, root, (rank as u32, size as u32), device, config))
     }
 
     /// The same for a rank below the size and a device that are known to be right.

@@ -35,7 +35,8 @@ fn init(
         place.put(comm.handle());
         group::submit_job(join_job(&comm, place))
     };
-    group::noted(submit())
+    let is_rank = (0..size).contains(&rank);
+    group::noted(submit().map_err(|failure: Failure| if is_rank { failure.on(rank as u32, size as u32) } else { failure }))
 }
 
 fn join_job(comm: &Arc<Comm>, place: Out<Handle>) -> Job {
@@ -162,12 +163,12 @@ export! {
         let devices = (0..number).map(|rank| {
             // SAFETY: the caller's contract: `number` devices, if any are given.
             let device = if devices.is_null() { rank } else { unsafe { devices.add(rank as usize).read() } };
-            let device = u32::try_from(device).map_err(|_| Failure::argument(format!("device is {device}")))?;
-            process.local_rank(device).map_err(|failure| failure.on(rank as u32, number as u32))?;
-            Ok(device)
+            let known = u32::try_from(device).map_err(|_| Failure::argument(format!("device is {device}")));
+            let known = known.and_then(|device| process.local_rank(device).map(|_| device));
+            known.map_err(|failure| failure.on(rank as u32, number as u32))
         });
         let devices = devices.collect::<Result<Vec<_>, Failure>>()?;
-        let (root, id) = comm::bind()?;
+        let (root, id) = comm::bind().map_err(|failure| failure.on(0, number as u32))?;
         let mut root = Some(root);
         let jobs = devices.into_iter().enumerate().map(|(rank, device)| {
             let of_rank = (rank as u32, number as u32);
