@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use anabranch_testkit::{Ranks, Resources, role, test_path};
 
-use crate::collectives::{alone, file, meet};
-use crate::common::{Buffer, Comm, INT32, IdValue, LIMIT, Nccl, Rank, SUM, nccl, on_threads};
+use crate::common::{
+    Buffer, Comm, INT32, IdValue, LIMIT, Nccl, Rank, SUM, alone, file, join, nccl, on_processes, on_threads,
+};
 use crate::lifecycle::{init_nonblocking, settled};
 use crate::steps::without_threads;
 
@@ -79,10 +80,8 @@ fn a_killed_rank_is_named() {
         }
         return;
     };
-    let nccl = Nccl::open(&[("ANABRANCH__DEADLINE__OPERATION", "300 s")]);
-    let id = meet(&nccl, role.rank, &role.argument);
-    let (stream, size) = (nccl.stream(), role.size);
-    let rank = Rank { nccl: &nccl, comm: nccl.init(size, id, role.rank), stream, number: role.rank, size };
+    let rank = join(&role, &[("ANABRANCH__DEADLINE__OPERATION", "300 s")]);
+    let nccl = rank.nccl;
     nccl.count_ranks(&rank);
     if rank.number == 2 {
         anabranch_testkit::say("dying", "");
@@ -196,16 +195,10 @@ fn memory_of_calls_that_outlive_an_abort_is_freed_by_a_later_call() {
 
 #[test]
 fn the_end_of_the_process_waits_beside_a_call_that_waits() {
-    let Some(role) = role() else {
-        let test = test_path!("the_end_of_the_process_waits_beside_a_call_that_waits");
-        Ranks::start(test, 2, &file("exit")).unwrap().succeed(LIMIT).unwrap();
-        return;
-    };
-    let nccl = Nccl::open(&[]);
-    let id = meet(&nccl, role.rank, &role.argument);
-    let comm = nccl.init(role.size, id, role.rank);
-    if role.rank == 0 {
-        let (number, nccl) = (comm as usize, &nccl);
+    let test = test_path!("the_end_of_the_process_waits_beside_a_call_that_waits");
+    let Some(Rank { nccl, comm, number, .. }) = on_processes(test, 2) else { return };
+    if number == 0 {
+        let number = comm as usize;
         std::thread::scope(|scope| {
             scope.spawn(move || nccl.destroy(number as Comm));
             sleep(500);

@@ -2,11 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use anabranch_testkit::{Ranks, role, test_path};
-
-use crate::collectives::alone;
 use crate::common::{
-    Buffer, Comm, FLOAT, INT32, IdValue, LIMIT, Nccl, Rank, SUM, Stream, all_given, given, nccl, on_threads,
+    Buffer, Comm, FLOAT, INT32, IdValue, Nccl, Rank, SUM, Stream, all_given, alone, given, nccl, on_threads,
 };
 
 /// `ncclConfig_t` of 2.14: its first fields, which all versions have.

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use anabranch_testkit::{Ranks, role, test_path};
 
-use anabranch_testkit::{Ranks, Resources, role, test_path};
+use anabranch_testkit::Resources;
 
-use crate::collectives::alone;
-use crate::common::{Comm, IdValue, LIMIT, Nccl, Rank, nccl, on_threads};
+use crate::common::{Comm, IdValue, Nccl, Rank, alone, nccl, on_threads};
 use crate::lifecycle::{Config, settled};
 
 /// Begins a nonblocking split with one color.
