@@ -60,11 +60,8 @@ impl Joined {
         } else {
             None
         };
-        let offers = [
-            config.max_blocks,
-            blocks.as_ref().map_or(0, |blocks| blocks.number),
-            max_blocks.unwrap_or(0),
-        ];
+        let offers =
+            [config.max_blocks, blocks.as_ref().map_or(0, |blocks| blocks.number), max_blocks.unwrap_or(0)];
         config.max_blocks = offers.into_iter().filter(|offer| *offer > 0).min().unwrap_or(0);
         let communicator = Communicator::new(&world, world.group(), config)?;
         let communicator = Mutex::new(communicator);

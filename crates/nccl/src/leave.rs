@@ -112,7 +112,11 @@ impl Leave {
         self.comm.has_left.store(true, Ordering::Release);
         self.step = None;
         if !is_over {
-            tracing::warn!(rank, size, "work in flight did not end: the memory of its communicator stays until it has");
+            tracing::warn!(
+                rank,
+                size,
+                "work in flight did not end: the memory of its communicator stays until it has"
+            );
             lock(&KEPT).push(self);
         }
     }
@@ -130,7 +134,8 @@ pub(crate) fn retry() {
         // Asking could fail a capture of another thread.
         return;
     }
-    let can_leave = |leave: &mut Leave| is_own(leave) && (leave.step.is_some() || leave.joined.order.is_over());
+    let can_leave =
+        |leave: &mut Leave| is_own(leave) && (leave.step.is_some() || leave.joined.order.is_over());
     let leaves: Vec<_> = lock(&KEPT).extract_if(.., can_leave).collect();
     leaves.into_iter().for_each(Leave::start);
 }

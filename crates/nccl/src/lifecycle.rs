@@ -36,7 +36,10 @@ fn init(
         group::submit_job(join_job(&comm, place))
     };
     let is_rank = (0..size).contains(&rank);
-    group::noted(submit().map_err(|failure: Failure| if is_rank { failure.on(rank as u32, size as u32) } else { failure }))
+    group::noted(
+        submit()
+            .map_err(|failure: Failure| if is_rank { failure.on(rank as u32, size as u32) } else { failure }),
+    )
 }
 
 fn join_job(comm: &Arc<Comm>, place: Out<Handle>) -> Job {

@@ -43,7 +43,8 @@ pub(crate) fn split(
     let place = members.iter().position(|(_, rank)| *rank == parent.rank).filter(|_| color != abi::NO_COLOR);
     // A part's first rank has the socket of its id. Its failure goes to the others, who would wait for the id.
     let own = (place == Some(0)).then(bind);
-    let ids = world.exchange(world.group(), "ncclCommSplit ids", &own.as_ref().map_or_else(Vec::new, offer))?;
+    let ids =
+        world.exchange(world.group(), "ncclCommSplit ids", &own.as_ref().map_or_else(Vec::new, offer))?;
     let Some(place) = place else { return Ok(None) };
     let id = accept(members[0].1, &ids[members[0].1 as usize])?;
     let root = own.and_then(Result::ok).map(|(root, _)| root);

@@ -192,7 +192,9 @@ fn every_movement_of_every_type_has_the_oracles_values() {
 
 #[test]
 fn ranks_that_are_processes_have_the_same_values() {
-    let Some(rank) = on_processes(test_path!("ranks_that_are_processes_have_the_same_values"), 3) else { return };
+    let Some(rank) = on_processes(test_path!("ranks_that_are_processes_have_the_same_values"), 3) else {
+        return;
+    };
     for op in 0..=3 {
         reductions(&rank, FLOAT, op, &|index| reduced(op, index, rank.size));
     }

@@ -142,9 +142,9 @@ fn a_world_that_no_thread_leaves_is_left_by_a_later_call() {
 
 /// Threads that leave worlds.
 fn leaving() -> usize {
-    let names = std::fs::read_dir("/proc/self/task").unwrap().filter_map(|task| {
-        std::fs::read_to_string(task.unwrap().path().join("comm")).ok()
-    });
+    let names = std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
     names.filter(|name| name.trim() == "anabranch leave").count()
 }
 

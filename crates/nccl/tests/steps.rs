@@ -5,8 +5,6 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_testkit::{Ranks, role, test_path};
-
 use anabranch_testkit::Resources;
 
 use crate::common::{Comm, IdValue, Nccl, Rank, alone, nccl, on_threads};
@@ -58,13 +56,14 @@ pub(crate) fn without_threads<T>(calls: impl FnOnce() -> T) -> T {
         let receiver = Arc::new(Mutex::new(receiver));
         let start = || {
             let receiver = Arc::clone(&receiver);
-            std::thread::Builder::new().spawn(move || receiver.lock().map(|receiver| receiver.recv().is_err()))
+            let wait = move || drop(receiver.lock().map(|receiver| receiver.recv().is_err()).unwrap());
+            std::thread::Builder::new().spawn(wait)
         };
         // They take the stacks of threads that have ended.
         let held: Vec<_> = std::iter::from_fn(|| start().ok()).collect();
         let result = calls();
         drop(sender);
-        held.into_iter().for_each(|thread| drop(thread.join().unwrap().unwrap()));
+        held.into_iter().for_each(|thread| thread.join().unwrap());
         result
     })
 }
@@ -122,7 +121,17 @@ fn a_part_whose_first_rank_has_no_socket_fails_on_all_its_ranks() {
     alone!("a_part_whose_first_rank_has_no_socket_fails_on_all_its_ranks");
     let nccl = Nccl::open(&[("ANABRANCH__DEADLINE__OPERATION", "300 s")]);
     let comms = nccl.init_all(3);
-    let ranks: Vec<_> = comms.iter().zip(0..).map(|(comm, number)| Rank { nccl: &nccl, comm: *comm, stream: std::ptr::null_mut(), number, size: 3 }).collect();
+    let ranks: Vec<_> = comms
+        .iter()
+        .zip(0..)
+        .map(|(comm, number)| Rank {
+            nccl: &nccl,
+            comm: *comm,
+            stream: std::ptr::null_mut(),
+            number,
+            size: 3,
+        })
+        .collect();
     let mut parts = [std::ptr::null_mut(); 3];
     limited(libc::RLIMIT_NOFILE, 3, || {
         for (rank, part) in ranks.iter().zip(&mut parts) {
