@@ -128,10 +128,16 @@ fn capture_over_two_streams_keeps_the_order_of_wait_on() {
             let output = Tensor::symmetric(&memory, 4 * COUNT, DataType::F32, u64::from(RANKS) * COUNT)?;
             let broadcast = one.prepare(&Call::Broadcast { tensor, root })?;
             let gather = two.prepare(&Call::AllGather { output, input: tensor })?;
+            let eager = one.launch(&broadcast, &first)?;
+            world.synchronize(&first)?;
+            assert!(eager.is_over());
             first.begin_capture()?;
-            one.launch(&broadcast, &first)?.wait_on(&second)?;
+            let captured = one.launch(&broadcast, &first)?;
+            captured.wait_on(&second)?;
             two.launch(&gather, &second)?.wait_on(&first)?;
-            first.end_capture()?.instantiate()?
+            let graph = first.end_capture()?.instantiate()?;
+            assert!(!captured.is_over(), "the runtime refuses to say, and the graph may be launched");
+            graph
         };
         for replay in 0..50u8 {
             let byte = |rank: u8| replay.wrapping_mul(5).wrapping_add(rank);

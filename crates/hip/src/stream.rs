@@ -8,6 +8,10 @@ use crate::memory::DeviceAddress;
 use crate::trace::StreamWork;
 use crate::types::{HipError, HipEvent, HipStream, flags, memcpy_kind};
 
+/// The codes of calls that have to do with captures.
+const REFUSED_IN_CAPTURE: std::ops::RangeInclusive<u32> =
+    HipError::STREAM_CAPTURE_UNSUPPORTED.0..=HipError::STREAM_CAPTURE_WRONG_THREAD.0;
+
 /// An in-order queue of work on one device. It does not synchronise with the null stream.
 #[derive(Debug)]
 pub struct Stream {
@@ -351,6 +355,16 @@ impl Event {
             HipError::NOT_READY => Ok(false),
             code => self.device.check("hipEventQuery", code).map(|()| true),
         }
+    }
+
+    /// Whether the work before it runs no more. Work that ended with an error is over too. A runtime that refuses the query, because of a
+    /// capture, gives no answer: the work is not known to be over.
+    pub fn is_over(&self) -> bool {
+        self.is_done().unwrap_or_else(|error| {
+            let refused = error.code().is_none_or(|code| REFUSED_IN_CAPTURE.contains(&code.0));
+            tracing::debug!(%error, refused, "an event after work in flight gave an error");
+            !refused
+        })
     }
 
     /// Waits until the point was passed.

@@ -2,21 +2,18 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anabranch::bootstrap::{JoinStop, TcpRoot, UniqueId};
-use anabranch::ccl::{Communicator, ReduceOp};
-use anabranch::{JoinedRank, RuntimeKind, World};
+use anabranch::ccl::ReduceOp;
 
 use crate::abi::{self, CommConfig, Handle};
-use crate::blocks::Blocks;
 use crate::error::Failure;
-use crate::leave::Leave;
-use crate::order::Order;
+use crate::joined::Joined;
+use crate::leave::{self, Leave};
 use crate::process::Process;
-use crate::scratch::Scratch;
+use crate::steps::Steps;
 use crate::window::Window;
 
 const ABORTED: &str = "the communicator was aborted";
@@ -39,22 +36,6 @@ struct Clique {
     alive: AtomicUsize,
 }
 
-/// A world that was joined for a communicator.
-pub(crate) struct Joined {
-    pub(crate) world: World,
-    pub(crate) communicator: Mutex<Communicator>,
-    pub(crate) order: Order,
-    pub(crate) scratch: Scratch,
-    /// Given back after the communicator.
-    _blocks: Option<Blocks>,
-}
-
-impl fmt::Debug for Joined {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Joined").field("world", &self.world).finish_non_exhaustive()
-    }
-}
-
 /// One rank of a communicator.
 #[derive(Debug)]
 pub(crate) struct Comm {
@@ -62,10 +43,10 @@ pub(crate) struct Comm {
     pub(crate) rank: u32,
     pub(crate) size: u32,
     pub(crate) device: u32,
-    id: Id,
+    pub(crate) id: Id,
     pub(crate) config: CommConfig,
     clique: Arc<Clique>,
-    process: u32,
+    pub(crate) process: u32,
     /// Rank 0's, until it joins.
     root: Mutex<Option<TcpRoot>>,
     /// Ends an initialisation.
@@ -75,32 +56,12 @@ pub(crate) struct Comm {
     turn: Mutex<()>,
     is_aborted: AtomicBool,
     is_leaving: AtomicBool,
-    has_left: Arc<AtomicBool>,
+    pub(crate) has_left: AtomicBool,
     operators: Mutex<HashMap<c_int, ReduceOp>>,
     windows: Mutex<Vec<Arc<Window>>>,
-    /// Nonblocking calls that go on, besides the initialisation.
-    steps: AtomicUsize,
-    /// Why one failed.
+    pub(crate) steps: Steps,
+    /// Why a nonblocking one failed.
     failed_step: OnceLock<Failure>,
-}
-
-/// A nonblocking call that goes on.
-pub(crate) struct Step(Arc<Comm>);
-
-impl Step {
-    /// Ends the call. Its failure is the communicator's from now on.
-    pub(crate) fn end(self, outcome: Result<(), Failure>) {
-        if let Err(failure) = outcome {
-            // The first one stays.
-            let _ = self.0.failed_step.set(failure);
-        }
-    }
-}
-
-impl Drop for Step {
-    fn drop(&mut self) {
-        self.0.steps.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 /// A new id, whose socket listens in this process.
@@ -172,13 +133,9 @@ impl Comm {
                 "rank is {rank} and nranks {size}; ranks are 0 to nranks - 1"
             )));
         }
-        let place = (rank as u32, size as u32);
-        let make = || {
-            Process::get()?.local_rank(device)?;
-            let root = if rank == 0 { Some(take_root(&id)?) } else { None };
-            Ok(Self::with_root(id, root, place, device, config))
-        };
-        make().map_err(|failure: Failure| failure.on(place.0, place.1))
+        Process::get()?.local_rank(device)?;
+        let root = if rank == 0 { Some(take_root(&id)?) } else { None };
+        Ok(Self::with_root(id, root, (rank as u32, size as u32), device, config))
     }
 
     /// The same for a rank below the size and a device that are known to be right.
@@ -190,6 +147,7 @@ impl Comm {
         config: CommConfig,
     ) -> Arc<Self> {
         static NUMBER: AtomicUsize = AtomicUsize::new(1);
+        leave::retry();
         let clique = Arc::clone(lock(&CLIQUES).get_or_insert_default().entry(id).or_default());
         clique.alive.fetch_add(1, Ordering::AcqRel);
         let comm = Arc::new(Self {
@@ -208,10 +166,10 @@ impl Comm {
             turn: Mutex::default(),
             is_aborted: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
-            has_left: Arc::default(),
+            has_left: AtomicBool::new(false),
             operators: Mutex::default(),
             windows: Mutex::default(),
-            steps: AtomicUsize::new(0),
+            steps: Steps::default(),
             failed_step: OnceLock::new(),
         });
         lock(&COMMS).get_or_insert_default().insert(comm.handle, Arc::clone(&comm));
@@ -219,25 +177,26 @@ impl Comm {
     }
 
     /// Ends the waits for an initialisation that will not run.
-    pub(crate) fn give_up(&self) {
+    pub(crate) fn give_up(self: &Arc<Self>) {
         let text = "the communicator was not initialised: its group failed before, or was not run";
         // Its socket serves no other communicator.
         drop(lock(&self.root).take());
-        // An outcome that is there stays.
         self.settle(Err(Failure::usage(text).on(self.rank, self.size)));
     }
 
-    /// Notes the outcome of the initialisation, and leaves again where the program has ended the communicator meanwhile.
-    fn settle(&self, outcome: Result<Arc<Joined>, Failure>) {
+    /// Notes the outcome of the initialisation, and leaves again where the program has ended the communicator meanwhile. The first one stays.
+    pub(crate) fn settle(self: &Arc<Self>, outcome: Result<Arc<Joined>, Failure>) {
         let turn = lock(&self.turn);
-        let (is_first, is_leaving) =
-            (self.joined.set(outcome).is_ok(), self.is_leaving.load(Ordering::Acquire));
+        if self.joined.set(outcome).is_err() {
+            return;
+        }
+        let is_leaving = self.is_leaving.load(Ordering::Acquire);
         let is_aborted = self.is_aborted.load(Ordering::Acquire);
         drop(turn);
         if is_aborted {
             self.strike();
         }
-        if is_first && is_leaving {
+        if is_leaving {
             self.leave();
         }
     }
@@ -246,10 +205,9 @@ impl Comm {
         self.handle as Handle
     }
 
-    /// A nonblocking call begins: the state is "in progress" until it is over.
-    pub(crate) fn begin_step(self: &Arc<Self>) -> Step {
-        self.steps.fetch_add(1, Ordering::AcqRel);
-        Step(Arc::clone(self))
+    /// Notes why a nonblocking call failed: the state from now on. The first one stays.
+    pub(crate) fn note(&self, failure: &Failure) {
+        let _ = self.failed_step.set(failure.clone());
     }
 
     /// Refuses a nonblocking communicator whose initialisation goes on, as NCCL does. Blocking ones are waited for.
@@ -269,13 +227,12 @@ impl Comm {
     ///
     /// # Errors
     /// Ranks that did not come; different settings; the device's. [`Self::joined`] has the same afterwards.
-    pub(crate) fn join(&self) -> Result<(), Failure> {
+    pub(crate) fn join(self: &Arc<Self>) -> Result<(), Failure> {
         let result = self.meet().map(Arc::new).map_err(|failure| {
             let failure = if self.stop.is_stopped() { Failure::usage(ABORTED) } else { failure };
             failure.on(self.rank, self.size)
         });
         let outcome = result.as_ref().map(|_| ()).map_err(Clone::clone);
-        // Each communicator is joined once.
         self.settle(result);
         outcome
     }
@@ -288,7 +245,7 @@ impl Comm {
         let root = lock(&self.root).take();
         let place = (self.rank, self.size);
         let rank = anabranch::rendezvous_by_id(process.config(), &id, root, place, Some(local), &self.stop)?;
-        self.enter(&process, &rank).inspect_err(|_| {
+        Joined::new(&process, &rank, self.config.max_blocks).inspect_err(|_| {
             if self.stop.is_stopped()
                 && let Err(error) = rank.rendezvous.leave()
             {
@@ -297,39 +254,32 @@ impl Comm {
         })
     }
 
-    fn enter(&self, process: &Process, rank: &JoinedRank) -> Result<Joined, Failure> {
-        let world = process.platform.join(rank)?;
-        let mut config = anabranch::ccl_config(world.settings())?;
-        // 0: no setting.
-        let blocks = if config.max_blocks == 0 && process.kind() != RuntimeKind::Host {
-            Some(Blocks::take(&world)?)
-        } else {
-            None
-        };
-        let offers = [
-            config.max_blocks,
-            blocks.as_ref().map_or(0, |blocks| blocks.number),
-            self.config.max_blocks.unwrap_or(0),
-        ];
-        config.max_blocks = offers.into_iter().filter(|offer| *offer > 0).min().unwrap_or(0);
-        let communicator = Communicator::new(&world, world.group(), config)?;
-        let communicator = Mutex::new(communicator);
-        let (order, scratch) = (Order::default(), Scratch::default());
-        Ok(Joined { world, communicator, order, scratch, _blocks: blocks })
-    }
-
     /// The joined world. Waits for an initialisation that is under way.
     ///
     /// # Errors
     /// Why it failed; a communicator that is being left or was aborted.
     pub(crate) fn joined(&self) -> Result<Arc<Joined>, Failure> {
+        self.check_open()?;
+        self.outcome()
+    }
+
+    /// The same for a step, which may have begun before the communicator was left.
+    pub(crate) fn outcome(&self) -> Result<Arc<Joined>, Failure> {
+        self.joined.wait().clone()
+    }
+
+    /// Refuses a communicator that is being left or was aborted.
+    ///
+    /// # Errors
+    /// As described.
+    pub(crate) fn check_open(&self) -> Result<(), Failure> {
         if self.is_aborted.load(Ordering::Acquire) {
             return Err(Failure::usage(ABORTED).on(self.rank, self.size));
         }
         if self.is_leaving.load(Ordering::Acquire) {
             return Err(Failure::usage("the communicator was finalized").on(self.rank, self.size));
         }
-        self.joined.wait().clone()
+        Ok(())
     }
 
     /// What `ncclCommGetAsyncError` reports: nothing, [`abi::IN_PROGRESS`], or why the communicator is unusable.
@@ -341,12 +291,15 @@ impl Comm {
         let Some(joined) = self.joined.get() else { return Err(in_progress()) };
         let joined = joined.as_ref().map_err(Clone::clone)?;
         if self.is_leaving.load(Ordering::Acquire) {
-            return if self.has_left.load(Ordering::Acquire) { Ok(()) } else { Err(in_progress()) };
-        }
-        if self.steps.load(Ordering::Acquire) > 0 {
+            if !self.has_left.load(Ordering::Acquire) {
+                leave::retry();
+                return Err(in_progress());
+            }
+        } else if self.steps.are_in_progress() {
             return Err(in_progress());
+        } else {
+            joined.world.check().map_err(|error| Failure::from(error).on(self.rank, self.size))?;
         }
-        joined.world.check().map_err(|error| Failure::from(error).on(self.rank, self.size))?;
         self.failed_step.get().map_or(Ok(()), |failure| Err(failure.clone()))
     }
 
@@ -380,7 +333,7 @@ impl Comm {
     }
 
     /// `ncclCommAbort`: kernels of this rank end, and so does its initialisation; the other ranks get an error that names this one.
-    pub(crate) fn abort(&self) {
+    pub(crate) fn abort(self: &Arc<Self>) {
         let turn = lock(&self.turn);
         self.is_aborted.store(true, Ordering::Release);
         drop(turn);
@@ -390,7 +343,7 @@ impl Comm {
     }
 
     /// Leaves the world, when there is one.
-    pub(crate) fn start_leaving(&self) {
+    pub(crate) fn start_leaving(self: &Arc<Self>) {
         let turn = lock(&self.turn);
         let (was_leaving, is_settled) =
             (self.is_leaving.swap(true, Ordering::AcqRel), self.joined.get().is_some());
@@ -398,20 +351,18 @@ impl Comm {
         if was_leaving {
             return;
         }
+        leave::retry();
         if is_settled {
             self.leave();
         }
         self.leave_clique();
     }
 
-    fn leave(&self) {
-        let windows = std::mem::take(&mut *lock(&self.windows));
-        let Some(Ok(joined)) = self.joined.get().cloned() else {
-            self.has_left.store(true, Ordering::Release);
-            return;
-        };
-        let (rank, has_left) = ((self.rank, self.size), Arc::clone(&self.has_left));
-        Leave { rank, joined, windows, has_left }.start(self.id);
+    fn leave(self: &Arc<Self>) {
+        match self.joined.get().cloned() {
+            Some(Ok(joined)) => Leave::new(self, joined).start(),
+            _ => self.has_left.store(true, Ordering::Release),
+        }
     }
 
     fn leave_clique(&self) {
@@ -423,7 +374,7 @@ impl Comm {
     /// Waits until this process has left, unless other ranks of the communicator in it have not begun to.
     pub(crate) fn wait_left(&self) {
         if self.clique.alive.load(Ordering::Acquire) == 0 {
-            crate::leave::wait_for(&self.id);
+            leave::wait_for(&self.id);
         }
     }
 
@@ -471,6 +422,10 @@ impl Comm {
         lock(&self.windows).clone()
     }
 
+    pub(crate) fn take_windows(&self) -> Vec<Arc<Window>> {
+        std::mem::take(&mut *lock(&self.windows))
+    }
+
     pub(crate) fn keep_window(&self, window: Arc<Window>) {
         lock(&self.windows).push(window);
     }
@@ -484,7 +439,7 @@ impl Comm {
     }
 
     /// Ends a communicator that failed to join.
-    pub(crate) fn discard(&self) {
+    pub(crate) fn discard(self: &Arc<Self>) {
         self.start_leaving();
         self.forget();
     }

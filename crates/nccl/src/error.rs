@@ -92,7 +92,12 @@ pub(crate) fn last() -> *const c_char {
 
 /// The body of an exported function: failures become codes, and no panic leaves it.
 pub(crate) fn call(name: &'static str, body: impl FnOnce() -> Result<(), Failure>) -> ResultCode {
-    code(name, catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(of_panic(panic.as_ref()))))
+    code(name, caught(body))
+}
+
+/// Makes a panic of the body a failure.
+pub(crate) fn caught<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(of_panic(panic.as_ref())))
 }
 
 /// Notes and logs a failure.

@@ -1,20 +1,20 @@
 //! `ncclGroupStart` to `ncclGroupEnd`, for each thread.
 
 use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 
-use crate::abi::{Handle, IN_PROGRESS};
+use crate::abi::{IN_PROGRESS, SYSTEM};
 use crate::error::{Failure, of_panic};
 use crate::gpu::RelaxedCapture;
 use crate::operation::{self, Operation};
 use crate::process::Process;
+use crate::steps::Step;
 
 /// Something that waits for other ranks on the host: an initialisation, a split, the registration of a window.
 pub(crate) struct Job {
-    /// The communicator's number. Jobs of one communicator run in the order of their calls, which is that of all ranks.
-    comm: usize,
-    run: Box<dyn FnOnce() -> Result<(), Failure> + Send>,
-    /// Goes on after the call has returned.
-    is_nonblocking: bool,
+    step: Step,
+    work: Box<dyn FnOnce(Step) -> Result<(), Failure> + Send>,
 }
 
 #[derive(Default)]
@@ -31,12 +31,16 @@ thread_local! {
 }
 
 impl Job {
-    pub(crate) fn new(
-        comm: Handle,
-        is_nonblocking: bool,
-        run: impl FnOnce() -> Result<(), Failure> + Send + 'static,
-    ) -> Self {
-        Self { comm: comm as usize, run: Box::new(run), is_nonblocking }
+    pub(crate) fn new(step: Step, work: impl FnOnce(Step) -> Result<(), Failure> + Send + 'static) -> Self {
+        Self { step, work: Box::new(work) }
+    }
+
+    /// Runs the job, also beside captures of this thread and of others.
+    fn run(self) -> Result<(), Failure> {
+        let _relaxed = Process::get()
+            .and_then(|process| RelaxedCapture::new(process.kind()))
+            .map_err(|failure| self.step.fail(failure))?;
+        (self.work)(self.step)
     }
 }
 
@@ -108,50 +112,39 @@ pub(crate) fn discard() {
     GROUP.with_borrow_mut(std::mem::take);
 }
 
-/// Runs a job, also beside captures of this thread and of others.
-fn run(job: Job) -> Result<(), Failure> {
-    let relaxed = RelaxedCapture::new(Process::get()?.kind())?;
-    let result = (job.run)();
-    drop(relaxed);
-    result
-}
-
-/// Runs the jobs of different communicators beside each other: each waits for other ranks, whose jobs may be in the same group. Waits for
-/// those of blocking communicators.
+/// Runs jobs beside each other: each waits for other ranks, whose jobs may be in the same group, and for the earlier steps of its
+/// communicator. Waits for blocking ones.
 ///
 /// # Errors
 /// The first failure. [`IN_PROGRESS`] where a job goes on.
 pub(crate) fn run_jobs(mut jobs: Vec<Job>) -> Result<(), Failure> {
-    if jobs.len() == 1 && !jobs[0].is_nonblocking {
-        return jobs.pop().map_or(Ok(()), run);
+    if jobs.len() == 1 && !jobs[0].step.is_nonblocking {
+        return jobs.pop().map_or(Ok(()), Job::run);
     }
-    let goes_on = jobs.iter().any(|job| job.is_nonblocking);
-    let mut lists: Vec<(usize, bool, Vec<Job>)> = Vec::new();
+    let (mut threads, mut first, mut goes_on) = (Vec::new(), Ok(()), false);
     for job in jobs {
-        match lists.iter_mut().find(|(comm, ..)| *comm == job.comm) {
-            // Blocking jobs of the communicator come after it, or before it: the whole list is waited for.
-            Some((_, is_nonblocking, list)) => {
-                *is_nonblocking &= job.is_nonblocking;
-                list.push(job);
-            }
-            None => lists.push((job.comm, job.is_nonblocking, vec![job])),
-        }
-    }
-    let (mut threads, mut first) = (Vec::new(), Ok(()));
-    for (_, is_nonblocking, list) in lists {
-        let run = move || list.into_iter().try_for_each(run);
+        let (comm, is_nonblocking) = (Arc::clone(&job.step.comm), job.step.is_nonblocking);
+        goes_on |= is_nonblocking;
+        // The job is handed to the thread when there is one.
+        let (sender, receiver) = channel::<Job>();
+        let run = move || receiver.recv().map_or(Ok(()), Job::run);
         match std::thread::Builder::new().name("anabranch nccl".to_owned()).spawn(run) {
-            Ok(_) if is_nonblocking => {}
-            Ok(thread) => threads.push(thread),
+            Ok(thread) => {
+                // It waits for the job.
+                let _ = sender.send(job);
+                if !is_nonblocking {
+                    threads.push((comm, thread));
+                }
+            }
             Err(error) => {
-                let text = format!("no thread for a rank: {error}");
-                first = first.and(Err(Failure::new(crate::abi::SYSTEM, text)));
+                let failure = Failure::new(SYSTEM, format!("no thread for a collective call: {error}"));
+                first = first.and(Err(job.step.fail(failure)));
             }
         }
     }
-    for thread in threads {
+    for (comm, thread) in threads {
         let result = thread.join().unwrap_or_else(|panic| Err(of_panic(panic.as_ref())));
-        first = first.and(result);
+        first = first.and(result.map_err(|failure| failure.on(comm.rank, comm.size)));
     }
     let in_progress = || Failure::new(IN_PROGRESS, "in progress");
     first.and(if goes_on { Err(in_progress()) } else { Ok(()) })

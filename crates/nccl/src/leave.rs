@@ -1,16 +1,17 @@
 //! Leaving worlds, on threads: one thread may end the communicators of several devices one after the other.
 
-use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use anabranch::bootstrap::Deadline;
 
-use crate::comm::{Id, Joined, lock};
+use crate::comm::{Comm, Id, lock};
 use crate::gpu::RelaxedCapture;
+use crate::joined::Joined;
 use crate::process::Process;
+use crate::steps::Step;
 use crate::window::Window;
 
 /// How long `ncclCommDestroy` waits for the other ranks, which may end their communicators in another order. Leaving goes on behind it.
@@ -20,6 +21,8 @@ const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Worlds that this process is leaving.
 static LEAVING: Mutex<Vec<Going>> = Mutex::new(Vec::new());
+/// Worlds that could not be left yet: calls did not end, even after the world's failure, or there was no thread.
+static KEPT: Mutex<Vec<Leave>> = Mutex::new(Vec::new());
 
 /// A world that is being left, until its [`Gone`] is dropped.
 struct Going {
@@ -27,90 +30,130 @@ struct Going {
     id: Id,
     /// Processes that are forked from it have no such thread.
     process: u32,
-    gone: Receiver<()>,
+    /// Dropped with the entry, for those who wait.
+    waiting: Vec<Sender<()>>,
 }
 
 /// The other end of a [`Going`].
-struct Gone {
-    number: u64,
-    sender: Option<Sender<()>>,
-}
+struct Gone(u64);
 
 impl Drop for Gone {
     fn drop(&mut self) {
-        // Both under the lock: a wait that has taken the entry out sees the end before it would put it back.
-        let mut leaving = lock(&LEAVING);
-        leaving.retain(|going| going.number != self.number);
-        self.sender = None;
+        lock(&LEAVING).retain(|going| going.number != self.0);
     }
 }
 
-/// What a communicator leaves behind.
+/// The end of a communicator.
 pub(crate) struct Leave {
-    /// This rank, and the number of ranks.
-    pub(crate) rank: (u32, u32),
-    pub(crate) joined: Arc<Joined>,
-    pub(crate) windows: Vec<Arc<Window>>,
-    pub(crate) has_left: Arc<AtomicBool>,
+    comm: Arc<Comm>,
+    joined: Arc<Joined>,
+    /// The last step of the communicator, until it is over.
+    step: Option<Step>,
+    windows: Vec<Arc<Window>>,
 }
 
 impl Leave {
+    pub(crate) fn new(comm: &Arc<Comm>, joined: Arc<Joined>) -> Self {
+        let step = Some(Step::new(comm, false));
+        Self { comm: Arc::clone(comm), joined, step, windows: Vec::new() }
+    }
+
     /// Leaves behind the caller's back.
-    pub(crate) fn start(self, id: Id) {
+    pub(crate) fn start(self) {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         wait_at_exit();
-        let (number, (sender, gone)) = (NUMBER.fetch_add(1, Ordering::Relaxed), channel());
-        lock(&LEAVING).push(Going { number, id, process: std::process::id(), gone });
-        let last = Gone { number, sender: Some(sender) };
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let (id, process) = (self.comm.id, self.comm.process);
+        lock(&LEAVING).push(Going { number, id, process, waiting: Vec::new() });
+        let gone = Gone(number);
+        // It is handed to the thread when there is one.
+        let (sender, receiver) = channel::<Self>();
         let leave = move || {
-            self.run();
-            drop(last);
+            if let Ok(leave) = receiver.recv() {
+                leave.run();
+            }
+            drop(gone);
         };
-        if let Err(error) = std::thread::Builder::new().name("anabranch leave".to_owned()).spawn(leave) {
-            tracing::warn!(%error, "no thread to leave a world: the other ranks will lose this one");
+        match std::thread::Builder::new().name("anabranch leave".to_owned()).spawn(leave) {
+            // The thread waits for it.
+            Ok(_) => drop(sender.send(self)),
+            Err(error) => {
+                let (rank, size) = (self.comm.rank, self.comm.size);
+                tracing::warn!(rank, size, %error, "no thread to leave a world: a later call tries again");
+                lock(&KEPT).push(self);
+            }
         }
     }
 
-    fn run(self) {
-        let (rank, size) = self.rank;
+    fn run(mut self) {
+        let (rank, size) = (self.comm.rank, self.comm.size);
         // Another thread may capture while this one asks for events, and frees.
         let relaxed = Process::get().and_then(|process| RelaxedCapture::new(process.kind()));
         if let Err(failure) = &relaxed {
             tracing::warn!(rank, size, "a capture of another thread may fail: {}", failure.text);
         }
-        let joined = self.joined;
-        let left = if is_over(&joined) {
+        if let Some(step) = &self.step {
+            step.wait();
+            self.windows = self.comm.take_windows();
+        }
+        let is_over = is_over(&self.joined);
+        let left = if is_over {
             // Kernels have used them until now.
-            drop(self.windows);
-            joined.world.leave()
+            self.windows.clear();
+            self.joined.world.leave()
         } else {
-            tracing::warn!(
-                rank,
-                size,
-                "work in flight did not end: its communicator's memory and windows stay"
-            );
-            // Kernels and graphs may still use both.
-            let _kept = ManuallyDrop::new((Arc::clone(&joined), self.windows));
             Ok(())
         };
-        let goodbye = joined.world.rendezvous().leave();
+        let goodbye = self.joined.world.rendezvous().leave();
         if let Err(error) = left.map_err(anabranch::Error::from).and(goodbye.map_err(anabranch::Error::from))
         {
             tracing::info!(rank, size, "the end of a communicator: {error:?}");
         }
-        self.has_left.store(true, Ordering::Release);
+        self.comm.has_left.store(true, Ordering::Release);
+        self.step = None;
+        if !is_over {
+            tracing::warn!(
+                rank,
+                size,
+                "work in flight did not end: the memory of its communicator stays until it has"
+            );
+            lock(&KEPT).push(self);
+        }
     }
+}
+
+/// Leaves what could not be left before. New communicators and ends of others try it.
+pub(crate) fn retry() {
+    // A forked process has no part in its parent's worlds.
+    let is_own = |leave: &Leave| leave.comm.process == std::process::id();
+    if !lock(&KEPT).iter().any(is_own) {
+        return;
+    }
+    let relaxed = Process::get().and_then(|process| RelaxedCapture::new(process.kind()));
+    if relaxed.is_err() {
+        // Asking could fail a capture of another thread.
+        return;
+    }
+    let can_leave =
+        |leave: &mut Leave| is_own(leave) && (leave.step.is_some() || leave.joined.order.is_over());
+    let leaves: Vec<_> = lock(&KEPT).extract_if(.., can_leave).collect();
+    leaves.into_iter().for_each(Leave::start);
 }
 
 /// Whether all calls of a communicator are over: after the deadline of operations its world fails, which ends its kernels.
 fn is_over(joined: &Joined) -> bool {
     let limit = Process::get().map_or(FAREWELL, |process| process.config().deadline.operation.duration());
     for limit in [limit, FAREWELL] {
+        let deadline = Deadline::after(limit);
         if let Err(failure) = joined.order.wait(&joined.world, limit) {
             tracing::debug!("waiting for the calls of a communicator that ends: {}", failure.text);
         }
         if joined.order.is_over() {
             return true;
+        }
+        if !deadline.expired() && joined.world.check().is_ok() {
+            // The runtime refuses to say.
+            return false;
         }
         joined.world.poison("its communicator was ended, and calls of it did not end");
     }
@@ -123,21 +166,21 @@ pub(crate) fn wait_for(id: &Id) {
 }
 
 fn wait(limit: Duration, concerns: impl Fn(&Going) -> bool) {
-    let leaving: Vec<_> = lock(&LEAVING).extract_if(.., |going| concerns(going)).collect();
-    let deadline = Deadline::after(limit);
-    for going in leaving {
-        if going.gone.recv_timeout(deadline.remaining()) == Err(RecvTimeoutError::Timeout) {
-            tracing::info!("other ranks have not ended a communicator that this process ended {limit:?} ago");
-            let mut leaving = lock(&LEAVING);
-            if going.gone.try_recv() == Err(TryRecvError::Empty) {
-                leaving.push(going);
-            }
-        }
+    let (waiting, gone) = channel();
+    let process = std::process::id();
+    for going in lock(&LEAVING).iter_mut().filter(|going| going.process == process && concerns(going)) {
+        going.waiting.push(waiting.clone());
+    }
+    drop(waiting);
+    // Nothing is sent: the wait ends when all entries are gone.
+    if gone.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+        tracing::info!("other ranks have not ended a communicator that this process ended {limit:?} ago");
     }
 }
 
 extern "C" fn at_exit() {
-    wait(FAREWELL, |going| going.process == std::process::id());
+    retry();
+    wait(FAREWELL, |_| true);
 }
 
 /// Lets the end of the process wait for worlds that are being left, so that the other ranks do not lose this one.

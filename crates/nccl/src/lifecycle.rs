@@ -16,6 +16,7 @@ use crate::export::{Out, export, export_plain, out, with};
 use crate::group::{self, Job};
 use crate::process::Process;
 use crate::split::split;
+use crate::steps::Step;
 use crate::window;
 
 /// Makes a communicator, whose number is there at once, and lets it join, in the group if there is one.
@@ -32,30 +33,22 @@ fn init(
         let device = Process::get()?.current_device()?;
         let comm = Comm::new(id, rank, size, device, config?)?;
         place.put(comm.handle());
-        group::submit_job(join_job(comm, place))
+        group::submit_job(join_job(&comm, place))
     };
-    group::noted(submit())
+    let is_rank = (0..size).contains(&rank);
+    group::noted(
+        submit()
+            .map_err(|failure: Failure| if is_rank { failure.on(rank as u32, size as u32) } else { failure }),
+    )
 }
 
-/// Ends the waits for a communicator whose job is dropped, or panics, before it has joined.
-struct Unjoined(Arc<Comm>);
-
-impl Drop for Unjoined {
-    fn drop(&mut self) {
-        self.0.give_up();
-    }
+fn join_job(comm: &Arc<Comm>, place: Out<Handle>) -> Job {
+    Job::new(Step::new(comm, comm.config.is_nonblocking), move |step| join(step, &place))
 }
 
-fn join_job(comm: Arc<Comm>, place: Out<Handle>) -> Job {
-    let unjoined = Unjoined(Arc::clone(&comm));
-    Job::new(comm.handle(), comm.config.is_nonblocking, move || {
-        let _unjoined = unjoined;
-        join(&comm, &place)
-    })
-}
-
-fn join(comm: &Comm, place: &Out<Handle>) -> Result<(), Failure> {
-    comm.join().inspect_err(|failure| {
+fn join(step: Step, place: &Out<Handle>) -> Result<(), Failure> {
+    let comm = Arc::clone(&step.comm);
+    step.run(|_| comm.join()).inspect_err(|failure| {
         // The program asks for the state of a nonblocking communicator, and ends it itself.
         if comm.config.is_nonblocking {
             tracing::warn!("an initialisation failed: {}", failure.text);
@@ -68,24 +61,21 @@ fn join(comm: &Comm, place: &Out<Handle>) -> Result<(), Failure> {
 
 /// Splits, and lets the part join. As in NCCL the state of the parent is "in progress" until the part of a nonblocking split has a number.
 fn split_job(
-    parent: Arc<Comm>,
+    parent: &Arc<Comm>,
     color: c_int,
     key: c_int,
     config: abi::CommConfig,
     place: Out<Handle>,
 ) -> Job {
-    let step = config.is_nonblocking.then(|| parent.begin_step());
-    Job::new(parent.handle(), config.is_nonblocking, move || {
-        let part = split(&parent, color, key, config).map_err(|failure| parent.explain(failure));
-        if let Ok(Some(part)) = &part {
-            place.put(part.handle());
-        }
-        if let Some(step) = step {
-            step.end(part.as_ref().map(drop).map_err(Clone::clone));
-        }
-        let Some(part) = part? else { return Ok(()) };
-        let _unjoined = Unjoined(Arc::clone(&part));
-        join(&part, &place)
+    Job::new(Step::new(parent, config.is_nonblocking), move |step| {
+        let part = step.run(|parent| {
+            let part = split(parent, color, key, config)?.map(|part| Step::new(&part, config.is_nonblocking));
+            if let Some(step) = &part {
+                place.put(step.comm.handle());
+            }
+            Ok(part)
+        })?;
+        part.map_or(Ok(()), |step| join(step, &place))
     })
 }
 
@@ -176,12 +166,12 @@ export! {
         let devices = (0..number).map(|rank| {
             // SAFETY: the caller's contract: `number` devices, if any are given.
             let device = if devices.is_null() { rank } else { unsafe { devices.add(rank as usize).read() } };
-            let device = u32::try_from(device).map_err(|_| Failure::argument(format!("device is {device}")))?;
-            process.local_rank(device).map_err(|failure| failure.on(rank as u32, number as u32))?;
-            Ok(device)
+            let known = u32::try_from(device).map_err(|_| Failure::argument(format!("device is {device}")));
+            let known = known.and_then(|device| process.local_rank(device).map(|_| device));
+            known.map_err(|failure| failure.on(rank as u32, number as u32))
         });
         let devices = devices.collect::<Result<Vec<_>, Failure>>()?;
-        let (root, id) = comm::bind()?;
+        let (root, id) = comm::bind().map_err(|failure| failure.on(0, number as u32))?;
         let mut root = Some(root);
         let jobs = devices.into_iter().enumerate().map(|(rank, device)| {
             let of_rank = (rank as u32, number as u32);
@@ -189,7 +179,7 @@ export! {
             // SAFETY: the caller's contract: places for `number` communicators.
             let place = Out::new(unsafe { comms.add(rank) }, "comm")?;
             place.put(comm.handle());
-            Ok(join_job(comm, place))
+            Ok(join_job(&comm, place))
         });
         group::run_jobs(jobs.collect::<Result<_, Failure>>()?)
     }
@@ -231,7 +221,8 @@ export! {
             if color < abi::NO_COLOR {
                 return Err(Failure::argument(format!("color is {color}; -1 (none) and up are allowed")));
             }
-            group::submit_job(split_job(Arc::clone(comm), color, key, config, place))
+            comm.check_open()?;
+            group::submit_job(split_job(comm, color, key, config, place))
         }))
     }
 
@@ -286,13 +277,14 @@ export! {
         group::noted(with(comm, |comm| {
             let place = Out::new(result, "win")?;
             check_memory(buffer, size)?;
-            let (comm, address) = (Arc::clone(comm), buffer as u64);
-            group::submit_job(Job::new(comm.handle(), false, move || {
+            comm.check_open()?;
+            let address = buffer as u64;
+            group::submit_job(Job::new(Step::new(comm, false), move |step| {
                 let is_symmetric = flags & abi::WINDOW_SYMMETRIC != 0;
                 place.put(std::ptr::null_mut());
                 // SAFETY: the caller's contract.
-                let window = unsafe { window::register(&comm, address, size as u64, is_symmetric) };
-                if let Some(number) = window.map_err(|failure| comm.explain(failure))? {
+                let window = step.run(|comm| unsafe { window::register(comm, address, size as u64, is_symmetric) });
+                if let Some(number) = window? {
                     place.put(number as WindowHandle);
                 }
                 Ok(())

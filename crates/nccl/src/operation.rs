@@ -7,9 +7,10 @@ use anabranch::GroupRank;
 use anabranch::ccl::{Call, DataType, PointToPoint, Prepared, ReduceOp, Tensor};
 use anabranch::hip::{DeviceAddress, Event, Stream};
 
-use crate::comm::{Comm, Joined, lock};
+use crate::comm::{Comm, lock};
 use crate::error::Failure;
 use crate::gpu::RelaxedCapture;
+use crate::joined::Joined;
 use crate::process::Process;
 use crate::scratch::{Copy, aligned, overlap};
 use crate::window::Window;

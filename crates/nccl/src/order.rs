@@ -3,7 +3,6 @@
 //! Launches outside of captures are in order by themselves ([`anabranch::ccl::Communicator`]). This adds the calls of one capture, which may
 //! be on several of its streams; graphs beside each other and beside other calls; and what a call does before its launch.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -24,8 +23,15 @@ struct Calls {
     last: Option<Work>,
     /// After the last call, also of a launched graph. Graphs hold it.
     shared: Option<Event>,
-    /// After the last call in each capture, by its number. A runtime does not say that a capture is over: they go with the communicator.
-    captured: HashMap<u64, Event>,
+    captured: Vec<Captured>,
+}
+
+/// The last call in a capture. A runtime does not say that a capture is over, but a stream that is not in it any more shows it.
+#[derive(Debug)]
+struct Captured {
+    capture: u64,
+    stream: usize,
+    event: Event,
 }
 
 /// The turn of a call. Other threads' calls wait for its end.
@@ -48,11 +54,13 @@ impl Order {
     pub(crate) fn begin(&self, stream: &Stream) -> Result<Turn<'_>, Failure> {
         let mut calls = lock(&self.0);
         let capture = capture_of(stream)?;
+        let raw = stream.raw() as usize;
+        calls.captured.retain(|last| last.stream != raw || Some(last.capture) == capture);
         match (capture, &calls.shared) {
             (None, Some(shared)) => stream.wait_event(shared)?,
             (None, None) => calls.last.iter().try_for_each(|last| last.wait_on(stream))?,
-            (Some(number), Some(shared)) => match calls.captured.get(&number) {
-                Some(before) => stream.wait_event(before)?,
+            (Some(number), Some(shared)) => match calls.captured.iter().find(|last| last.capture == number) {
+                Some(before) => stream.wait_event(&before.event)?,
                 None => stream.wait_event_in_replays(shared)?,
             },
             (Some(_), None) => {
@@ -70,12 +78,11 @@ impl Order {
         Ok(Turn { calls, capture })
     }
 
-    /// Whether all calls are over, also those of launched graphs.
+    /// Whether all calls are known to be over, also those of launched graphs.
     pub(crate) fn is_over(&self) -> bool {
         let calls = lock(&self.0);
-        // Work that ended with an error is over too.
         match (&calls.shared, &calls.last) {
-            (Some(shared), _) => shared.is_done().unwrap_or(true),
+            (Some(shared), _) => shared.is_over(),
             (None, Some(last)) => last.is_over(),
             (None, None) => true,
         }
@@ -105,12 +112,15 @@ impl Turn<'_> {
         match (self.capture, &calls.shared) {
             (Some(number), Some(shared)) => {
                 stream.record_in_replays(shared)?;
-                let event = match calls.captured.remove(&number) {
-                    Some(event) => event,
-                    None => stream.device().create_event()?,
-                };
-                stream.record(&event)?;
-                calls.captured.insert(number, event);
+                let raw = stream.raw() as usize;
+                if let Some(last) = calls.captured.iter_mut().find(|last| last.capture == number) {
+                    stream.record(&last.event)?;
+                    last.stream = raw;
+                } else {
+                    let event = stream.device().create_event()?;
+                    stream.record(&event)?;
+                    calls.captured.push(Captured { capture: number, stream: raw, event });
+                }
             }
             (None, Some(shared)) => stream.record(shared)?,
             _ => calls.last = Some(work),

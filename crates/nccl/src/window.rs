@@ -40,7 +40,7 @@ pub(crate) unsafe fn register(
     is_symmetric: bool,
 ) -> Result<Option<usize>, Failure> {
     static NUMBER: AtomicUsize = AtomicUsize::new(1);
-    let joined = comm.joined()?;
+    let joined = comm.outcome()?;
     // SAFETY: the caller's contract; launches with tensors in the window are over before it is deregistered, as NCCL demands.
     let registered =
         unsafe { joined.world.register(joined.world.group(), DeviceAddress(address), bytes, "window") };

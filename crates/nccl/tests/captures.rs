@@ -2,10 +2,11 @@
 
 use std::ffi::{c_int, c_void};
 
-use anabranch_testkit::{Ranks, role, test_path};
+use anabranch_testkit::test_path;
 
-use crate::collectives::{alone, file, meet};
-use crate::common::{Buffer, Comm, FLOAT, INT32, LIMIT, Nccl, Rank, SUM, Stream, nccl, on_threads};
+use crate::common::{
+    Buffer, Comm, FLOAT, INT32, Nccl, Rank, SUM, Stream, alone, nccl, on_processes, on_threads,
+};
 
 const COUNT: usize = 20_000;
 
@@ -108,16 +109,9 @@ fn graphs_and_other_calls_are_ordered() {
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a rank is late in the machine's time")]
 fn windows_outlive_the_calls_that_are_in_flight_when_their_communicator_ends() {
-    let Some(role) = role() else {
-        let test = test_path!("windows_outlive_the_calls_that_are_in_flight_when_their_communicator_ends");
-        Ranks::start(test, 2, &file("windows")).unwrap().succeed(LIMIT).unwrap();
-        return;
-    };
-    let nccl = Nccl::open(&[]);
-    let id = meet(&nccl, role.rank, &role.argument);
-    let (stream, size) = (nccl.stream(), role.size);
-    let comm = nccl.init(size, id, role.rank);
-    let rank = Rank { nccl: &nccl, comm, stream, number: role.rank, size };
+    let test = test_path!("windows_outlive_the_calls_that_are_in_flight_when_their_communicator_ends");
+    let Some(rank) = on_processes(test, 2) else { return };
+    let Rank { nccl, comm, stream, .. } = rank;
     nccl.count_ranks(&rank);
     let bytes = 1usize << 22;
     let (mut memory, mut window) = (std::ptr::null_mut::<c_void>(), std::ptr::null_mut::<c_void>());

@@ -2,27 +2,16 @@
 
 use std::ffi::{c_int, c_void};
 
-use anabranch_testkit::{Ranks, role, test_path};
+use anabranch_testkit::test_path;
 
 use crate::common::{
-    AVG, Buffer, Comm, FLOAT, IdValue, LIMIT, Nccl, Rank, Stream, TYPES, all_given, encode, given, is_float,
-    nccl, on_threads,
+    AVG, Buffer, Comm, FLOAT, IdValue, Nccl, Rank, Stream, TYPES, all_given, alone, encode, given, is_float,
+    nccl, on_processes, on_threads,
 };
 
 const RANKS: u32 = 4;
 /// Odd counts; the last is more than the packets of one channel hold.
 const COUNTS: [usize; 3] = [1, 37, 5003];
-
-/// Runs a body in a process of its own.
-macro_rules! alone {
-    ($name:literal) => {
-        if role().is_none() {
-            Ranks::start(test_path!($name), 1, "").unwrap().succeed(LIMIT).unwrap();
-            return;
-        }
-    };
-}
-pub(crate) use alone;
 
 fn reduced(op: c_int, index: usize, size: u32) -> f64 {
     let values = (0..size).map(|rank| given(rank, index));
@@ -201,49 +190,16 @@ fn every_movement_of_every_type_has_the_oracles_values() {
     on_threads(&nccl, RANKS, |rank| TYPES.into_iter().for_each(|data_type| movements(rank, data_type)));
 }
 
-/// Ranks that are processes pass the id through a file.
-pub(crate) fn meet(nccl: &Nccl, rank: u32, file: &str) -> [u8; 128] {
-    if rank == 0 {
-        let id = nccl.unique_id();
-        let fresh = format!("{file}.new");
-        std::fs::write(&fresh, id).unwrap();
-        std::fs::rename(&fresh, file).unwrap();
-        return id;
-    }
-    loop {
-        if let Ok(id) = std::fs::read(file) {
-            return id.try_into().unwrap();
-        }
-        #[expect(clippy::disallowed_methods, reason = "processes wait in the machine's time")]
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-}
-
-/// A file that does not exist yet.
-pub(crate) fn file(name: &str) -> String {
-    let path =
-        std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nccl-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_file(&path);
-    path.to_str().unwrap().to_owned()
-}
-
 #[test]
 fn ranks_that_are_processes_have_the_same_values() {
-    let Some(role) = role() else {
-        let test = test_path!("ranks_that_are_processes_have_the_same_values");
-        Ranks::start(test, 3, &file("processes")).unwrap().succeed(LIMIT).unwrap();
+    let Some(rank) = on_processes(test_path!("ranks_that_are_processes_have_the_same_values"), 3) else {
         return;
     };
-    let nccl = Nccl::open(&[]);
-    let id = meet(&nccl, role.rank, &role.argument);
-    let (stream, size) = (nccl.stream(), role.size);
-    let comm = nccl.init(size, id, role.rank);
-    let rank = Rank { nccl: &nccl, comm, stream, number: role.rank, size };
     for op in 0..=3 {
-        reductions(&rank, FLOAT, op, &|index| reduced(op, index, size));
+        reductions(&rank, FLOAT, op, &|index| reduced(op, index, rank.size));
     }
     movements(&rank, FLOAT);
-    nccl.destroy(comm);
+    rank.nccl.destroy(rank.comm);
 }
 
 #[test]

@@ -2,11 +2,18 @@
 
 use std::time::Duration;
 
-use anabranch_testkit::{Ranks, role, test_path};
+use anabranch_testkit::{Ranks, Resources, role, test_path};
 
-use crate::collectives::{alone, file, meet};
-use crate::common::{Buffer, Comm, INT32, IdValue, LIMIT, Nccl, Rank, SUM, nccl, on_threads};
+use crate::common::{
+    Buffer, Comm, INT32, IdValue, LIMIT, Nccl, Rank, SUM, alone, file, join, nccl, on_processes, on_threads,
+};
 use crate::lifecycle::{init_nonblocking, settled};
+use crate::steps::without_threads;
+
+#[expect(clippy::disallowed_methods, reason = "ranks wait in the machine's time")]
+fn sleep(milliseconds: u64) {
+    std::thread::sleep(Duration::from_millis(milliseconds));
+}
 
 /// Waits for an error of the communicator.
 fn failure(rank: &Rank<'_>) -> (i32, String) {
@@ -30,7 +37,6 @@ fn wait_in_vain(rank: &Rank<'_>) {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a thread aborts in the machine's time")]
 fn abort_from_another_thread_ends_a_collective_that_waits() {
     alone!("abort_from_another_thread_ends_a_collective_that_waits");
     let nccl = Nccl::open(&[("ANABRANCH__DEADLINE__OPERATION", "300 s")]);
@@ -41,7 +47,7 @@ fn abort_from_another_thread_ends_a_collective_that_waits() {
             std::thread::scope(|scope| {
                 let nccl = &nccl;
                 scope.spawn(move || {
-                    std::thread::sleep(Duration::from_millis(300));
+                    sleep(300);
                     nccl.ok(nccl!(nccl, ncclCommAbort(number as Comm => Comm)));
                 });
                 wait_in_vain(rank);
@@ -74,10 +80,8 @@ fn a_killed_rank_is_named() {
         }
         return;
     };
-    let nccl = Nccl::open(&[("ANABRANCH__DEADLINE__OPERATION", "300 s")]);
-    let id = meet(&nccl, role.rank, &role.argument);
-    let (stream, size) = (nccl.stream(), role.size);
-    let rank = Rank { nccl: &nccl, comm: nccl.init(size, id, role.rank), stream, number: role.rank, size };
+    let rank = join(&role, &[("ANABRANCH__DEADLINE__OPERATION", "300 s")]);
+    let nccl = rank.nccl;
     nccl.count_ranks(&rank);
     if rank.number == 2 {
         anabranch_testkit::say("dying", "");
@@ -103,8 +107,7 @@ fn abort_ends_an_initialisation() {
         let id: IdValue = nccl.unique_id().into();
         let before = threads();
         let comms: Vec<_> = ranks.iter().map(|rank| init_nonblocking(&nccl, 3, id, *rank)).collect();
-        #[expect(clippy::disallowed_methods, reason = "ranks wait in the machine's time")]
-        std::thread::sleep(Duration::from_millis(500));
+        sleep(500);
         for rank in comms.iter().rev() {
             let is_alone = comms.len() == 1 || rank.number == 1;
             assert_eq!(nccl.async_error(rank.comm), if is_alone { 7 } else { 6 });
@@ -120,4 +123,94 @@ fn abort_ends_an_initialisation() {
             std::thread::yield_now();
         }
     }
+}
+
+#[test]
+fn a_world_that_no_thread_leaves_is_left_by_a_later_call() {
+    alone!("a_world_that_no_thread_leaves_is_left_by_a_later_call");
+    let nccl = Nccl::open(&[]);
+    let comms = nccl.init_all(2);
+    without_threads(|| nccl.destroy(comms[0]));
+    for _ in 0..50 {
+        assert_eq!(nccl.async_error(comms[1]), 0, "{}", nccl.last_error(comms[1]));
+        sleep(10);
+    }
+    nccl.ok(nccl!(nccl, ncclCommFinalize(comms[1] => Comm)));
+    assert_eq!(settled(&nccl, comms[1]), 0);
+    nccl.destroy(comms[1]);
+}
+
+/// Threads that leave worlds.
+fn leaving() -> usize {
+    let names = std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
+    names.filter(|name| name.trim() == "anabranch leave").count()
+}
+
+#[test]
+fn memory_of_calls_that_outlive_an_abort_is_freed_by_a_later_call() {
+    alone!("memory_of_calls_that_outlive_an_abort_is_freed_by_a_later_call");
+    let nccl = Nccl::open(&[("ANABRANCH__DEADLINE__OPERATION", "300 s")]);
+    let make = || -> Vec<_> {
+        let comms = nccl.init_all(2).into_iter().zip(0..);
+        let ranks: Vec<_> = comms
+            .map(|(comm, number)| {
+                nccl.set_device(number);
+                Rank { nccl: &nccl, comm, stream: nccl.stream(), number, size: 2 }
+            })
+            .collect();
+        // Kernels are loaded before one waits.
+        let (input, mut output) = (Buffer::zeros(INT32, 50), Buffer::zeros(INT32, 50));
+        nccl.group(|| ranks.iter().for_each(|rank| nccl.ok(nccl.all_reduce(rank, &input, &mut output, SUM))));
+        ranks.iter().for_each(|rank| nccl.synchronize(rank.stream));
+        ranks
+    };
+    let outer = make();
+    make().iter().for_each(|rank| nccl.destroy(rank.comm));
+    let before = Resources::at_rest().unwrap();
+    let inner = make();
+    let (input, mut output) = (Buffer::zeros(INT32, 50), Buffer::zeros(INT32, 50));
+    // It waits for the other rank, and the next one on its stream with it.
+    nccl.ok(nccl.all_reduce(&outer[0], &input, &mut output, SUM));
+    nccl.ok(nccl.all_reduce(&Rank { stream: outer[0].stream, ..inner[0] }, &input, &mut output, SUM));
+    for rank in &inner {
+        nccl.ok(nccl!(nccl, ncclCommAbort(rank.comm => Comm)));
+    }
+    while leaving() > 0 {
+        sleep(10);
+    }
+    let kept = Resources::at_rest().unwrap();
+    assert!(kept.address_space_kib > before.address_space_kib + (16 << 10), "{kept:?}, {before:?}");
+    nccl.ok(nccl.all_reduce(&outer[1], &input, &mut output, SUM));
+    nccl.synchronize(outer[0].stream);
+    // The others stay, so that what is left over shows.
+    make().iter().for_each(|rank| nccl.destroy(rank.comm));
+    while leaving() > 0 {
+        sleep(10);
+    }
+    let after = Resources::at_rest().unwrap();
+    assert!(after.files <= before.files && after.threads <= before.threads, "{after:?}, {before:?}");
+    assert!(after.address_space_kib < before.address_space_kib + (16 << 10), "{after:?}, {before:?}");
+    outer.iter().for_each(|rank| nccl.destroy(rank.comm));
+}
+
+#[test]
+fn the_end_of_the_process_waits_beside_a_call_that_waits() {
+    let test = test_path!("the_end_of_the_process_waits_beside_a_call_that_waits");
+    let Some(Rank { nccl, comm, number, .. }) = on_processes(test, 2) else { return };
+    if number == 0 {
+        let number = comm as usize;
+        std::thread::scope(|scope| {
+            scope.spawn(move || nccl.destroy(number as Comm));
+            sleep(500);
+            // SAFETY: the other threads of this process may go on until it has ended.
+            unsafe { libc::exit(0) };
+        });
+    }
+    for _ in 0..150 {
+        assert_eq!(nccl.async_error(comm), 0, "{}", nccl.last_error(comm));
+        sleep(10);
+    }
+    nccl.destroy(comm);
 }

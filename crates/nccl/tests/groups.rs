@@ -2,11 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use anabranch_testkit::{Ranks, role, test_path};
-
-use crate::collectives::alone;
 use crate::common::{
-    Buffer, Comm, FLOAT, INT32, IdValue, LIMIT, Nccl, Rank, SUM, Stream, UINT8, all_given, given, nccl,
+    Buffer, Comm, FLOAT, INT32, IdValue, Nccl, Rank, SUM, Stream, UINT8, all_given, alone, given, nccl,
     on_threads,
 };
 

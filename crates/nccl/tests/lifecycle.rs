@@ -2,11 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use anabranch_testkit::{Ranks, role, test_path};
-
-use crate::collectives::alone;
 use crate::common::{
-    Buffer, Comm, FLOAT, INT32, IdValue, LIMIT, Nccl, Rank, SUM, Stream, all_given, given, nccl, on_threads,
+    Buffer, Comm, FLOAT, INT32, IdValue, Nccl, Rank, SUM, Stream, all_given, alone, given, nccl, on_threads,
 };
 
 /// `ncclConfig_t` of 2.14: its first fields, which all versions have.
@@ -306,7 +303,7 @@ fn wrong_arguments_are_named() {
         nccl!(nccl, ncclCommInitRank(&raw mut comm => *mut Comm, 1 => c_int, strange => IdValue, 0 => c_int)),
         4
     );
-    assert!(comm.is_null() && last().contains("the id is not one"), "{}", last());
+    assert!(comm.is_null() && last().contains("rank 0 of 1: the id is not one"), "{}", last());
     let mut config = Config::new(1);
     config.magic = 1;
     let id: IdValue = nccl.unique_id().into();
@@ -314,9 +311,9 @@ fn wrong_arguments_are_named() {
         nccl!(nccl, ncclCommInitRankConfig(&raw mut comm => *mut Comm, 1 => c_int, id => IdValue, 0 => c_int, &raw const config => *const Config)),
         4
     );
-    assert!(last().contains("magic"), "{}", last());
+    assert!(last().contains("rank 0 of 1: ") && last().contains("magic"), "{}", last());
     assert_eq!(nccl!(nccl, ncclCommDestroy(64 as Comm => Comm)), 4);
-    for (device, what) in [(-1, "device is -1"), (99, "rank 1 of 2: device 99")] {
+    for (device, what) in [(-1, "rank 1 of 2: device is -1"), (99, "rank 1 of 2: device 99")] {
         let (mut comms, devices) = ([std::ptr::null_mut(); 2], [0, device]);
         let code = nccl!(nccl, ncclCommInitAll(comms.as_mut_ptr() => *mut Comm, 2 => c_int, devices.as_ptr() => *const c_int));
         assert!(code == 4 && last().contains(what), "{code} {}", last());

@@ -10,3 +10,4 @@ mod groups;
 mod lifecycle;
 mod names;
 mod program;
+mod steps;

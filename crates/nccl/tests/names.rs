@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anabranch_testkit::{Ranks, role, test_path};
 
-use crate::common::{LIMIT, Nccl, nccl, path};
+use crate::common::{LIMIT, Nccl, alone, nccl, path};
 
 /// `nm -D --defined-only` of NCCL 2.32.3 (wheel nvidia-nccl-cu13), without the prefixes `nccl` and `pnccl`; with RCCL's `AllToAll`, and
 /// a name that only the header has. torch 2.9 to 2.15, nccl-tests and rccl-tests bind no others of NCCL.
@@ -30,13 +30,7 @@ fn names() -> impl Iterator<Item = String> {
 
 #[test]
 fn every_name_of_the_newest_library_is_exported() {
-    if role().is_none() {
-        Ranks::start(test_path!("every_name_of_the_newest_library_is_exported"), 1, "")
-            .unwrap()
-            .succeed(LIMIT)
-            .unwrap();
-        return;
-    }
+    alone!("every_name_of_the_newest_library_is_exported");
     let nccl = Nccl::open(&[]);
     let missing: Vec<_> =
         names().flat_map(|name| [format!("p{name}"), name]).filter(|name| !nccl.has(name)).collect();

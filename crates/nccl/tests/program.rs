@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anabranch_testkit::{Ranks, role, test_path};
-
-use crate::common::{LIMIT, Nccl, cache, nccl, path};
+use crate::common::{Nccl, alone, cache, nccl, path};
 
 fn compile(name: &str, arguments: &[&str]) -> PathBuf {
     let output = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nccl-{name}-{}", std::process::id()));
@@ -35,11 +33,7 @@ fn a_program_that_is_linked_with_nccl_runs_with_the_library_preloaded() {
 
 #[test]
 fn a_function_that_is_not_there_is_handed_to_the_library_that_the_user_names() {
-    if role().is_none() {
-        let test = test_path!("a_function_that_is_not_there_is_handed_to_the_library_that_the_user_names");
-        Ranks::start(test, 1, "").unwrap().succeed(LIMIT).unwrap();
-        return;
-    }
+    alone!("a_function_that_is_not_there_is_handed_to_the_library_that_the_user_names");
     let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nccl-real-{}.c", std::process::id()));
     std::fs::write(&source, "int ncclSetEncryption(const void *config) { return config ? 41 : 42; }\n")
         .unwrap();

@@ -6,13 +6,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use anabranch_hip::{Event, HipError, Stream};
+use anabranch_hip::{Event, Stream};
 
 use crate::error::{Error, Result};
-
-/// The codes of calls that have to do with captures.
-const REFUSED_IN_CAPTURE: std::ops::RangeInclusive<u32> =
-    HipError::STREAM_CAPTURE_UNSUPPORTED.0..=HipError::STREAM_CAPTURE_WRONG_THREAD.0;
 
 /// The work of one user (a team, an allocation, the launches of crates above): an event for each stream.
 #[derive(Debug, Default)]
@@ -69,7 +65,7 @@ impl InFlight {
                 stream.wait_event(event)?;
                 return stream.record(event);
             }
-            last.retain(|(_, event)| !is_over(event));
+            last.retain(|(_, event)| !event.is_over());
             let event = stream.device().create_event()?;
             stream.record(&event)?;
             last.push((id(stream), event));
@@ -90,21 +86,12 @@ impl InFlight {
 
     /// Whether all of it that can be seen is over.
     fn known_is_over(&self) -> bool {
-        lock(&self.last).iter().all(|(_, event)| is_over(event))
+        lock(&self.last).iter().all(|(_, event)| event.is_over())
     }
 }
 
 fn id(stream: &Stream) -> usize {
     stream.raw() as usize
-}
-
-/// Work that ended with an error is over too. A runtime that refuses the query, because this thread captures, gives no answer.
-fn is_over(event: &Event) -> bool {
-    event.is_done().unwrap_or_else(|error| {
-        let refused = error.code().is_none_or(|code| REFUSED_IN_CAPTURE.contains(&code.0));
-        tracing::debug!(%error, refused, "an event after work in flight gave an error");
-        !refused
-    })
 }
 
 /// An allocation, for launches that use it: they keep it until they are over. Holding this keeps nothing.

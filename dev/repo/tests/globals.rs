@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Statics of the libraries that can change: file, name, and why it may be one.
-const KNOWN: [(&str, &str, &str); 40] = [
+const KNOWN: [(&str, &str, &str); 41] = [
     ("crates/capi/src/status.rs", "LAST", "the last error of the C interface is per thread"),
     ("crates/ccl/src/run/communicator.rs", "WARNED", "a log line is said once in a process"),
     (
@@ -55,6 +55,7 @@ const KNOWN: [(&str, &str, &str); 40] = [
         "LEAVING",
         "the end of the process waits for communicators that it has destroyed",
     ),
+    ("crates/nccl/src/leave.rs", "KEPT", "communicators that are gone leave worlds whose work goes on"),
     ("crates/nccl/src/leave.rs", "NUMBER", "numbers of worlds that are left are used once in a process"),
     ("crates/nccl/src/leave.rs", "REGISTERED", "a function is registered once for the end of the process"),
     (

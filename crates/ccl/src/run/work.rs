@@ -115,10 +115,10 @@ impl Work {
         Ok(is_done)
     }
 
-    /// Whether the work runs no more, also in a world that has failed. Work that ended with an error is over. Does not block; not for
-    /// captured work, nor on a thread that captures.
+    /// Whether the work runs no more, also in a world that has failed. Work that ended with an error is over; captured work, and work that
+    /// the runtime refuses to ask for because of a capture, is not known to be over. Does not block.
     pub fn is_over(&self) -> bool {
-        self.event.event.as_ref().is_none_or(|event| event.is_done().unwrap_or(true))
+        self.event.event.as_ref().is_none_or(Event::is_over)
     }
 
     /// Number of this launch on its communicator, from 1. Collectives are numbered equally on all members. Sends and receives have numbers

@@ -1,10 +1,11 @@
 //! The shared library as a program sees it, and elements of NCCL's types.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anabranch::ccl::{F8E4m3, F8E5m2};
+use anabranch_testkit::{Ranks, Role, role};
 use half::{bf16, f16};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -43,6 +44,16 @@ macro_rules! nccl {
     };
 }
 pub(crate) use nccl;
+
+/// Runs a test in a process of its own.
+macro_rules! alone {
+    ($name:literal) => {
+        if !anabranch_testkit::is_alone(anabranch_testkit::test_path!($name)) {
+            return;
+        }
+    };
+}
+pub(crate) use alone;
 
 impl Nccl {
     /// Opens the library in a process that [`anabranch_testkit::Ranks`] started, with settings of its own.
@@ -204,6 +215,48 @@ pub(crate) fn on_threads(nccl: &Nccl, size: u32, work: impl Fn(&Rank<'_>) + Sync
 }
 // SAFETY: numbers, and functions that may be called from all threads.
 unsafe impl Sync for Nccl {}
+
+/// Ranks that are processes pass the id through a file.
+fn meet(nccl: &Nccl, rank: u32, file: &str) -> Id {
+    if rank == 0 {
+        let id = nccl.unique_id();
+        let fresh = format!("{file}.new");
+        std::fs::write(&fresh, id).unwrap();
+        std::fs::rename(&fresh, file).unwrap();
+        return id;
+    }
+    loop {
+        if let Ok(id) = std::fs::read(file) {
+            return id.try_into().unwrap();
+        }
+        #[expect(clippy::disallowed_methods, reason = "processes wait in the machine's time")]
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A file that does not exist yet.
+pub(crate) fn file(name: &str) -> String {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nccl-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    path.to_str().unwrap().to_owned()
+}
+
+/// The rank of a process that [`Ranks`] started with a [`file`] for the id.
+pub(crate) fn join(role: &Role, settings: &[(&str, &str)]) -> Rank<'static> {
+    let nccl: &Nccl = Box::leak(Box::new(Nccl::open(settings)));
+    let id = meet(nccl, role.rank, &role.argument);
+    let (number, size) = (role.rank, role.size);
+    Rank { nccl, comm: nccl.init(size, id, number), stream: nccl.stream(), number, size }
+}
+
+/// A rank of a test whose ranks are processes. In the test itself they are started, and there is none when they have passed.
+pub(crate) fn on_processes(test: &str, size: u32) -> Option<Rank<'static>> {
+    let role = role();
+    if role.is_none() {
+        Ranks::start(test, size, &file(test)).unwrap().succeed(LIMIT).unwrap();
+    }
+    role.map(|role| join(&role, &[]))
+}
 
 /// The codes of NCCL's element types.
 pub(crate) const TYPES: [c_int; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11];

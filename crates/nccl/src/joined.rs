@@ -1,0 +1,72 @@
+//! The world of a communicator.
+
+use std::fmt;
+use std::sync::Mutex;
+
+use anabranch::ccl::Communicator;
+use anabranch::{JoinedRank, RuntimeKind, World};
+
+use crate::blocks::Blocks;
+use crate::error::Failure;
+use crate::gpu::RelaxedCapture;
+use crate::order::Order;
+use crate::process::Process;
+use crate::scratch::Scratch;
+
+/// A world that was joined for a communicator.
+pub(crate) struct Joined {
+    kind: RuntimeKind,
+    pub(crate) world: World,
+    pub(crate) communicator: Mutex<Communicator>,
+    pub(crate) order: Order,
+    pub(crate) scratch: Scratch,
+    /// Given back after the communicator.
+    _blocks: Option<Blocks>,
+    /// While the rest is dropped.
+    relaxed: Option<RelaxedCapture>,
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        // It frees device memory, on whatever thread uses it last, and another thread may capture.
+        match RelaxedCapture::new(self.kind) {
+            Ok(relaxed) => self.relaxed = relaxed,
+            Err(failure) => tracing::warn!("a capture of another thread may fail: {}", failure.text),
+        }
+    }
+}
+
+impl fmt::Debug for Joined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Joined").field("world", &self.world).finish_non_exhaustive()
+    }
+}
+
+impl Joined {
+    /// Joins, with at most so many blocks for a collective. Collective.
+    ///
+    /// # Errors
+    /// Different settings on the ranks; the device's.
+    pub(crate) fn new(
+        process: &Process,
+        rank: &JoinedRank,
+        max_blocks: Option<u32>,
+    ) -> Result<Self, Failure> {
+        let world = process.platform.join(rank)?;
+        let mut config = anabranch::ccl_config(world.settings())?;
+        // 0: no setting.
+        let blocks = if config.max_blocks == 0 && process.kind() != RuntimeKind::Host {
+            Some(Blocks::take(&world)?)
+        } else {
+            None
+        };
+        let offers =
+            [config.max_blocks, blocks.as_ref().map_or(0, |blocks| blocks.number), max_blocks.unwrap_or(0)];
+        config.max_blocks = offers.into_iter().filter(|offer| *offer > 0).min().unwrap_or(0);
+        let communicator = Communicator::new(&world, world.group(), config)?;
+        let communicator = Mutex::new(communicator);
+        let (order, scratch) = (Order::default(), Scratch::default());
+        let kind = process.kind();
+        Ok(Self { kind, world, communicator, order, scratch, _blocks: blocks, relaxed: None })
+    }
+}
