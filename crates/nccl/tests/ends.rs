@@ -163,11 +163,15 @@ fn memory_of_calls_that_outlive_an_abort_is_freed_by_a_later_call() {
         // Kernels are loaded before one waits.
         let (input, mut output) = (Buffer::zeros(INT32, 50), Buffer::zeros(INT32, 50));
         nccl.group(|| ranks.iter().for_each(|rank| nccl.ok(nccl.all_reduce(rank, &input, &mut output, SUM))));
-        ranks.iter().for_each(|rank| nccl.synchronize(rank.stream));
+        for rank in &ranks {
+            nccl.synchronize(rank.stream);
+        }
         ranks
     };
     let outer = make();
-    make().iter().for_each(|rank| nccl.destroy(rank.comm));
+    for rank in make() {
+        nccl.destroy(rank.comm);
+    }
     let before = Resources::at_rest().unwrap();
     let inner = make();
     let (input, mut output) = (Buffer::zeros(INT32, 50), Buffer::zeros(INT32, 50));
@@ -185,14 +189,18 @@ fn memory_of_calls_that_outlive_an_abort_is_freed_by_a_later_call() {
     nccl.ok(nccl.all_reduce(&outer[1], &input, &mut output, SUM));
     nccl.synchronize(outer[0].stream);
     // The others stay, so that what is left over shows.
-    make().iter().for_each(|rank| nccl.destroy(rank.comm));
+    for rank in make() {
+        nccl.destroy(rank.comm);
+    }
     while leaving() > 0 {
         sleep(10);
     }
     let after = Resources::at_rest().unwrap();
     assert!(after.files <= before.files && after.threads <= before.threads, "{after:?}, {before:?}");
     assert!(after.address_space_kib < before.address_space_kib + (16 << 10), "{after:?}, {before:?}");
-    outer.iter().for_each(|rank| nccl.destroy(rank.comm));
+    for rank in &outer {
+        nccl.destroy(rank.comm);
+    }
 }
 
 #[test]

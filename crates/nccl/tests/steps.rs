@@ -63,7 +63,9 @@ pub(crate) fn without_threads<T>(calls: impl FnOnce() -> T) -> T {
         let held: Vec<_> = std::iter::from_fn(|| start().ok()).collect();
         let result = calls();
         drop(sender);
-        held.into_iter().for_each(|thread| thread.join().unwrap());
+        for thread in held {
+            thread.join().unwrap();
+        }
         result
     })
 }
@@ -148,5 +150,7 @@ fn a_part_whose_first_rank_has_no_socket_fails_on_all_its_ranks() {
         }
     });
     assert!(parts.iter().all(|part| part.is_null()));
-    comms.into_iter().for_each(|comm| nccl.destroy(comm));
+    for comm in comms {
+        nccl.destroy(comm);
+    }
 }
