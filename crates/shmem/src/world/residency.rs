@@ -192,9 +192,10 @@ mod tests {
         assert_eq!((small.blocks(), large.blocks(), fine.blocks()), (2, 4, 16));
         assert_eq!(*lock(&residency.0), WHOLE / 4 * 3);
         // It grows into what is free, and no further.
-        assert_eq!(share.reserve_up_to(1, 16, 16).unwrap().blocks(), 12);
+        let grown = share.reserve_up_to(1, 16, 16).unwrap();
+        assert_eq!(grown.blocks(), 12);
         assert!(take(&residency, 1, 1, 16).is_err());
-        drop(large);
+        drop((large, grown));
         assert!(
             take(&residency, 1, 9, 16).is_ok_and(|rest| rest.blocks() == 4),
             "another permit needs as much"
