@@ -136,7 +136,7 @@ fn capture_over_two_streams_keeps_the_order_of_wait_on() {
             captured.wait_on(&second)?;
             two.launch(&gather, &second)?.wait_on(&first)?;
             let graph = first.end_capture()?.instantiate()?;
-            assert!(!captured.is_over(), "the runtime refuses to say, and the graph may be launched");
+            assert!(!captured.is_over(), "the runtime refuses the query, and the graph may be launched");
             graph
         };
         for replay in 0..50u8 {

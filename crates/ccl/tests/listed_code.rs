@@ -82,7 +82,7 @@ fn gpu_code_keeps_ordering_rules_without_spills() {
     config.deny_warnings = true;
     let jit = Jit::new(config, tools());
     let mut problems = Vec::new();
-    for target in ["gfx942", "gfx1100", "sm_90"] {
+    for target in ["gfx942", "gfx1201", "sm_90"] {
         let target: Target = target.parse().unwrap();
         let types = [DataType::F32, DataType::F64, DataType::Bf16, DataType::Bool];
         let reduce = types.map(|data_type| spec(&NETWORK_REDUCE_UNIT, data_type));

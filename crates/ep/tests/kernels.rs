@@ -38,7 +38,7 @@ fn code_for_amd_keeps_the_ordering_rules_and_spills_nothing() {
     config.deny_warnings = true;
     let jit = Jit::new(config, tools());
     let mut problems = Vec::new();
-    for target in ["gfx942", "gfx1100"] {
+    for target in ["gfx942", "gfx1201"] {
         let target: Target = target.parse().unwrap();
         for spec in kernels() {
             let object = match jit.compile(&spec, &target) {

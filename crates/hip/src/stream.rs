@@ -358,7 +358,8 @@ impl Event {
     }
 
     /// Whether the work before it runs no more. Work that ended with an error is over too. A runtime that refuses the query, because of a
-    /// capture, gives no answer: the work is not known to be over.
+    /// capture, gives no answer: the work is not known to be over. A query beside a capture of another thread may end that capture with an
+    /// error, unless this thread's capture mode is relaxed.
     pub fn is_over(&self) -> bool {
         self.is_done().unwrap_or_else(|error| {
             let refused = error.code().is_none_or(|code| REFUSED_IN_CAPTURE.contains(&code.0));

@@ -21,7 +21,8 @@ const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Worlds that this process is leaving.
 static LEAVING: Mutex<Vec<Going>> = Mutex::new(Vec::new());
-/// Worlds that could not be left yet: calls did not end, even after the world's failure, or there was no thread.
+/// Worlds that could not be left yet: calls did not end, even after the world's failure; the runtime refused to be asked about them; or no
+/// thread could start.
 static KEPT: Mutex<Vec<Leave>> = Mutex::new(Vec::new());
 
 /// A world that is being left, until its [`Gone`] is dropped.
@@ -58,7 +59,7 @@ impl Leave {
         Self { comm: Arc::clone(comm), joined, step, windows: Vec::new() }
     }
 
-    /// Leaves behind the caller's back.
+    /// Leaves on a thread of its own.
     pub(crate) fn start(self) {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         wait_at_exit();
@@ -152,7 +153,7 @@ fn is_over(joined: &Joined) -> bool {
             return true;
         }
         if !deadline.expired() && joined.world.check().is_ok() {
-            // The runtime refuses to say.
+            // The runtime refuses the query.
             return false;
         }
         joined.world.poison("its communicator was ended, and calls of it did not end");

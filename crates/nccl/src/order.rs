@@ -26,7 +26,7 @@ struct Calls {
     captured: Vec<Captured>,
 }
 
-/// The last call in a capture. A runtime does not say that a capture is over, but a stream that is not in it any more shows it.
+/// The last call in a capture. Runtimes do not report that a capture is over; a stream that was in it and is no longer shows that.
 #[derive(Debug)]
 struct Captured {
     capture: u64,

@@ -116,7 +116,8 @@ impl Work {
     }
 
     /// Whether the work runs no more, also in a world that has failed. Work that ended with an error is over; captured work, and work that
-    /// the runtime refuses to ask for because of a capture, is not known to be over. Does not block.
+    /// the runtime refuses to ask for because of a capture, is not known to be over. Does not block. On a thread that captures, or beside a
+    /// capture of another thread, asking may end the capture with an error.
     pub fn is_over(&self) -> bool {
         self.event.event.as_ref().is_none_or(Event::is_over)
     }
