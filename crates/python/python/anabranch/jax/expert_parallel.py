@@ -33,10 +33,7 @@ from . import Group, _register
 
 _DISPATCH = "anabranch_ep_dispatch"
 _COMBINE = "anabranch_ep_combine"
-
-
-def _static() -> Any:
-    return dataclasses.field(metadata={"static": True})
+_STATIC = {"static": True}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +42,11 @@ class _Dispatched:
 
     routing: jax.Array
     """The saved routing."""
-    tokens: int = _static()
+    tokens: int = dataclasses.field(metadata=_STATIC)
     """Tokens that this rank dispatched."""
-    number: int = _static()
+    number: int = dataclasses.field(metadata=_STATIC)
     """The dispatch's number."""
-    plan: int = _static()
+    plan: int = dataclasses.field(metadata=_STATIC)
     """The plan's number."""
 
 
