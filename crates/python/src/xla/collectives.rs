@@ -10,7 +10,7 @@ use anabranch::{GroupRank, RuntimeKind};
 use pyo3::prelude::*;
 
 use super::ffi::{Call, Frame, Operand, handle};
-use super::{Member, Registry, poison, report, run_on_device};
+use super::{Member, Registry, report, run_on_device};
 use crate::communicator::Communicator;
 use crate::errors::{raise, usage};
 use crate::raw::numbered;
@@ -94,8 +94,7 @@ unsafe extern "C" fn start(frame: *mut Frame) -> *mut c_void {
 fn run_start(call: Call<'_>) -> Result<(), String> {
     let number = call.integer("number")?;
     let ([place], [_]) = (call.arguments()?, call.results()?);
-    let group = call.integer("group")?;
-    let started = run_on_device(&GROUPS, call, |member, stream| {
+    run_on_device(&GROUPS, call, |member, stream| {
         let mut starts = member.starts.lock().unwrap_or_else(PoisonError::into_inner);
         let is_host = member.state.home.runtime == RuntimeKind::Host;
         let is_asked =
@@ -105,11 +104,7 @@ fn run_start(call: Call<'_>) -> Result<(), String> {
             starts.numbers.insert(number);
         }
         Ok(None)
-    });
-    if let (Err(reason), Some(members)) = (&started, GROUPS.get(group)) {
-        poison(&members, reason);
-    }
-    started
+    })
 }
 
 impl Collectives {

@@ -64,13 +64,6 @@ impl<T> Registry<T> {
     }
 }
 
-/// Ends the worlds of a group's members in this process: their devices would wait for what this one does not launch.
-fn poison<T: Member>(members: &[T], reason: &str) {
-    for member in members {
-        member.state().world.poison(reason);
-    }
-}
-
 /// Launches with the member of the call's device. On the CPU, returns when the work is over: what `launch` returned, or all of the stream's.
 fn run_on_device<T: Member>(
     registry: &Registry<T>,
@@ -88,7 +81,11 @@ fn run_on_device<T: Member>(
     let state = member.state();
     let launch = |stream: &Stream| {
         catch_unwind(AssertUnwindSafe(|| launch(member, stream))).unwrap_or_else(|_| {
-            poison(&members, &format!("a call of XLA panicked on rank {}", state.world.rank().get()));
+            // The other devices would wait for what this one did not launch.
+            let reason = format!("a call of XLA panicked on rank {}", state.world.rank().get());
+            for member in members.iter() {
+                member.state().world.poison(&reason);
+            }
             Err(PANICKED.to_owned())
         })
     };
