@@ -55,7 +55,11 @@ const KNOWN: [(&str, &str, &str); 41] = [
         "LEAVING",
         "the end of the process waits for communicators that it has destroyed",
     ),
-    ("crates/nccl/src/leave.rs", "KEPT", "worlds whose kernels had not ended when their communicator was destroyed"),
+    (
+        "crates/nccl/src/leave.rs",
+        "KEPT",
+        "worlds whose kernels had not ended when their communicator was destroyed",
+    ),
     ("crates/nccl/src/leave.rs", "NUMBER", "numbers of worlds that are left are used once in a process"),
     ("crates/nccl/src/leave.rs", "REGISTERED", "a function is registered once for the end of the process"),
     (
