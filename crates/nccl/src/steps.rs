@@ -34,7 +34,7 @@ impl Steps {
 
 impl Waiting {
     fn wake_first(&self) {
-        // A step that was dropped has nobody who waits.
+        // No thread waits for a step that was dropped.
         let _ = self.steps.front().map(|first| first.turn.send(()));
     }
 }

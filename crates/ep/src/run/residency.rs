@@ -1,5 +1,7 @@
 //! The share of the device that a plan's grids take.
 
+use std::sync::Arc;
+
 use anabranch_hip::Kernel;
 use anabranch_hip_jit::LOCAL_RESERVED_BYTES;
 use anabranch_shmem::{ResidencyPermit, World};
@@ -16,13 +18,11 @@ pub(super) fn reserve(
     order: Option<&LaunchOrder>,
 ) -> Result<ResidencyPermit> {
     let (wanted, resident) = (plan.most_blocks(limits), limits.resident_blocks);
-    let (grids, permit) = match order {
-        None => {
-            let slots = plan.config().slots;
-            (slots, world.reserve_residency_up_to(slots, wanted, resident)?)
-        }
-        Some(order) => (1, order.share().reserve_up_to(1, wanted, resident)?),
+    let (grids, share) = match order {
+        None => (plan.config().slots, world.residency_share()),
+        Some(order) => (1, Arc::clone(order.share())),
     };
+    let permit = share.reserve_up_to(grids, wanted, resident)?;
     if permit.blocks() < wanted {
         let blocks = permit.blocks();
         tracing::warn!(

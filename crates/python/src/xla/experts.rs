@@ -367,7 +367,7 @@ impl Experts {
             return self.inner.ep.combine(stream, rows, dispatched, output).map_err(report);
         }
         let layout = self.layout()?.lock();
-        self.inner.ep.check_combine(ExpertOutput::InWindow, dispatched, Some(&output)).map_err(report)?;
+        layout.check_combine(&self.inner.ep, slice(y), dispatched, &output).map_err(report)?;
         let wanted = layout.plan().output_bytes();
         if y.bytes() != wanted {
             return Err(format!("y has {} bytes; the plan's layout by expert has {wanted}", y.bytes()));

@@ -154,7 +154,7 @@ impl World {
             let of_nic = self.max_resident_blocks(nic.barrier.raw(), threads, LOCAL_RESERVED_BYTES)?;
             resident = resident.min(of_nic);
         }
-        let permit = self.reserve_residency_up_to(1, 1, resident)?;
+        let permit = self.residency_share().reserve_up_to(1, 1, resident)?;
         Ok((kernels, permit))
     }
 

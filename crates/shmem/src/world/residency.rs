@@ -55,21 +55,6 @@ impl World {
     pub fn residency_share(&self) -> Arc<ResidencyShare> {
         self.inner.residency.share()
     }
-
-    /// Takes a share of the device for `kernels` equal kernels in flight at once, whose blocks wait for peers: each gets the most
-    /// blocks that still fit, up to `blocks` ([`ResidencyPermit::blocks`]). `resident` blocks of the kernel fit on the device.
-    /// Hold the permit while launches may be in flight.
-    ///
-    /// # Errors
-    /// [`Error::Residency`] when not even one block of each fits.
-    pub fn reserve_residency_up_to(
-        &self,
-        kernels: u32,
-        blocks: u32,
-        resident: u32,
-    ) -> Result<ResidencyPermit> {
-        self.residency_share().reserve_up_to(kernels, blocks, resident)
-    }
 }
 
 impl Residency {
@@ -89,7 +74,9 @@ impl ResidencyShare {
         blocks_in(WHOLE - *lock(&self.residency.0), resident)
     }
 
-    /// As [`World::reserve_residency_up_to`], for kernels that never run at the same time as others of this share.
+    /// Takes a part of the device for `kernels` equal kernels in flight at once, whose blocks wait for peers, and which never run at the
+    /// same time as others of this share: each gets the most blocks that still fit, up to `blocks` ([`ResidencyPermit::blocks`]).
+    /// `resident` blocks of the kernel fit on the device. Hold the permit while launches may be in flight.
     ///
     /// # Errors
     /// [`Error::Residency`] when not even one block of each fits.

@@ -67,14 +67,7 @@ pub(super) const INTERNAL: &[(&str, &[&str])] = &[
     ("shmem::TeamView", &["nics", "queues"]),
     (
         "shmem::World",
-        &[
-            "explain_faults",
-            "launching",
-            "max_resident_blocks",
-            "name_operation",
-            "reserve_residency_up_to",
-            "residency_share",
-        ],
+        &["explain_faults", "launching", "max_resident_blocks", "name_operation", "residency_share"],
     ),
     ("shmem::WorldConfig", &["nic", "rdma", "sdma"]),
 ];
