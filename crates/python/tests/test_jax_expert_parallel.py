@@ -120,8 +120,7 @@ with anabranch.jax.Group(settings) as group:
             return y, order
 
         forward = lambda received: (received.routing, received.records) if is_by_expert else (received.routing,)
-        refused = "y has" if is_by_expert else "output"
-        for call, words in ((too_large, "the plan's window has"), (wrong_output, refused), (wrong_weights, "a buffer has 12 bytes")):
+        for call, words in ((too_large, "the plan's window has"), (wrong_output, "output has 0 bytes"), (wrong_weights, "a buffer has 12 bytes")):
             fails(call, words)
             same(step(router, matrices, x), wanted)
 """)
