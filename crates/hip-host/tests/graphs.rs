@@ -15,17 +15,17 @@ use anabranch_hip::types::{
     HipGraph, HipGraphExec, HipIpcMemHandle, HipPointerAttributes, HipStream, flags, memcpy_kind,
 };
 
-fn begin(gpu: &Gpu, stream: HipStream, mode: i32) {
+pub(crate) fn begin(gpu: &Gpu, stream: HipStream, mode: i32) {
     ok(unsafe { (gpu.api().hipStreamBeginCapture)(stream, mode) });
 }
 
-fn end(gpu: &Gpu, stream: HipStream) -> Result<HipGraph, HipError> {
+pub(crate) fn end(gpu: &Gpu, stream: HipStream) -> Result<HipGraph, HipError> {
     let mut graph = null_mut();
     let code = unsafe { (gpu.api().hipStreamEndCapture)(stream, &raw mut graph) };
     if code == HipError::SUCCESS { Ok(graph) } else { Err(code) }
 }
 
-fn instantiate(gpu: &Gpu, graph: HipGraph) -> HipGraphExec {
+pub(crate) fn instantiate(gpu: &Gpu, graph: HipGraph) -> HipGraphExec {
     let mut executable = null_mut();
     ok(unsafe { (gpu.api().hipGraphInstantiateWithFlags)(&raw mut executable, graph, 0) });
     ok(unsafe { (gpu.api().hipGraphDestroy)(graph) });
@@ -117,57 +117,6 @@ fn branches_of_a_graph_may_wait_for_each_other() {
         ok(unsafe { (gpu.api().hipGraphLaunch)(executable, main) });
         ok(gpu.sync(main));
         assert_eq!(gpu.read::<u64>(words, 2), [50, 50]);
-    });
-}
-
-#[test]
-fn events_order_launches_of_graphs_with_each_other_and_with_other_work() {
-    within(LIMIT, || {
-        let gpu = Gpu::new(config());
-        let api = gpu.api();
-        let record = |event, stream| unsafe {
-            api.hipEventRecordWithFlags.unwrap()(event, stream, flags::EVENT_RECORD_EXTERNAL)
-        };
-        let wait =
-            |event, stream| unsafe { (api.hipStreamWaitEvent)(stream, event, flags::EVENT_WAIT_EXTERNAL) };
-        let words = gpu.malloc(16);
-        let gate = words.wrapping_byte_add(8);
-        let (main, side, event) = (gpu.stream(), gpu.stream(), gpu.event());
-        assert_eq!(
-            (record(event, main), wait(event, main)),
-            (HipError::INVALID_VALUE, HipError::INVALID_VALUE)
-        );
-        let number = |stream| {
-            let (mut status, mut number) = (-1, u64::MAX);
-            ok(unsafe { api.hipStreamGetCaptureInfo.unwrap()(stream, &raw mut status, &raw mut number) });
-            (status, number)
-        };
-        let step = gpu.kernel("step_word");
-        // Runs are counted between the event's records.
-        let capture = || {
-            begin(&gpu, main, flags::CAPTURE_MODE_THREAD_LOCAL);
-            let (status, number) = number(main);
-            assert_eq!(status, flags::CAPTURE_STATUS_ACTIVE);
-            ok(wait(event, main));
-            gpu.launch(step, (1, 1, 0), main, Word { word: words, value: 1 });
-            ok(record(event, main));
-            (instantiate(&gpu, end(&gpu, main).unwrap()), number)
-        };
-        let ((first, one), (second, two)) = (capture(), capture());
-        assert!(one != two && number(main) == (flags::CAPTURE_STATUS_NONE, 0));
-        // Work before the graphs that does not end before the host lets it.
-        ok(unsafe { api.hipStreamWaitValue64.unwrap()(side, gate, 1, flags::WAIT_VALUE_EQUAL, u64::MAX) });
-        ok(gpu.record(event, side));
-        let third = gpu.stream();
-        ok(unsafe { (api.hipGraphLaunch)(first, main) });
-        ok(unsafe { (api.hipGraphLaunch)(second, third) });
-        ok(gpu.wait_event(side, event));
-        assert_eq!(unsafe { (api.hipEventQuery)(event) }, HipError::NOT_READY, "the second graph's record");
-        assert_eq!((Gpu::peek(words), unsafe { (api.hipStreamQuery)(third) }), (0, HipError::NOT_READY));
-        Gpu::poke(gate, 1);
-        ok(gpu.sync(side));
-        assert_eq!(Gpu::peek(words), 2, "both graphs come before what waits for the event");
-        ok(unsafe { (api.hipEventQuery)(event) });
     });
 }
 

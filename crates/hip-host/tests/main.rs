@@ -9,6 +9,7 @@
 
 mod common;
 mod engines;
+mod graph_events;
 mod graphs;
 mod handles;
 mod kernels;

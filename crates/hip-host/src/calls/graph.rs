@@ -10,6 +10,7 @@ use super::give;
 use crate::calls::current::call;
 use crate::machine::HostMachine;
 use crate::sync::lock;
+use crate::work::graph::NewRecords;
 use crate::work::operation::Operation;
 
 pub(super) unsafe extern "C" fn begin(stream: HipStream, mode: c_int) -> HipError {
@@ -79,8 +80,11 @@ pub(super) unsafe extern "C" fn launch(executable: HipGraphExec, stream: HipStre
         let plan = current.machine.executables.get(executable)?;
         let stream = current.stream(stream)?;
         let is_captured = lock(&stream.state).capture.is_some();
-        let plan = if is_captured { plan } else { plan.with_events_of_now() };
-        stream.push(Operation::Graph(plan)).map(|_| ())
+        let mut records = NewRecords::new(stream.device.ordinal);
+        let plan = if is_captured { plan } else { plan.with_events_of_now(&mut records) };
+        stream.push(Operation::Graph(plan))?;
+        records.publish();
+        Ok(())
     })
 }
 

@@ -114,6 +114,7 @@ pub(super) unsafe extern "C" fn wait_event(stream: HipStream, event: HipEvent, f
     call("hipStreamWaitEvent", |current| {
         let stream = current.stream(stream)?;
         let event = current.machine.events.get(event)?;
+        current.machine.check_alive(stream.device.ordinal)?;
         if flags == flags::EVENT_WAIT_EXTERNAL {
             return push_captured(&stream, Operation::AwaitEvent(event));
         }
@@ -157,10 +158,11 @@ pub(super) unsafe extern "C" fn event_record(event: HipEvent, stream: HipStream)
         if event.device != stream.device.ordinal {
             return Err(HipError::INVALID_HANDLE);
         }
+        current.machine.check_alive(stream.device.ordinal)?;
         if HostMachine::record_captured(&stream, &event)? {
             return Ok(());
         }
-        let recording = Arc::new(Recording::default());
+        let recording = Recording::new(stream.device.ordinal);
         stream.push(Operation::Record(Arc::clone(&recording)))?;
         *lock(&event.mark) = Mark::Recorded(recording);
         Ok(())
@@ -194,11 +196,13 @@ pub(super) unsafe extern "C" fn event_synchronize(event: HipEvent) -> HipError {
     call("hipEventSynchronize", |current| {
         let event = current.machine.events.get(event)?;
         match event.mark() {
-            Mark::Nothing => return Ok(()),
-            Mark::Recorded(recording) => recording.wait(&current.machine.core),
-            Mark::Captured(_) => return Err(HipError::CAPTURED_EVENT),
+            Mark::Nothing => Ok(()),
+            Mark::Recorded(recording) => {
+                recording.wait(&current.machine.core);
+                current.machine.check_recorded(&event, &recording)
+            }
+            Mark::Captured(_) => Err(HipError::CAPTURED_EVENT),
         }
-        current.machine.check_alive(event.device)
     })
 }
 
@@ -208,7 +212,7 @@ pub(super) unsafe extern "C" fn event_query(event: HipEvent) -> HipError {
         match event.mark() {
             Mark::Nothing => Ok(()),
             Mark::Recorded(recording) if !recording.is_reached() => Err(HipError::NOT_READY),
-            Mark::Recorded(_) => current.machine.check_alive(event.device),
+            Mark::Recorded(recording) => current.machine.check_recorded(&event, &recording),
             Mark::Captured(_) => Err(HipError::CAPTURED_EVENT),
         }
     })
@@ -223,7 +227,10 @@ pub(super) unsafe extern "C" fn event_elapsed(
         let time = |event: HipEvent| {
             let event = current.machine.events.get(event)?;
             match event.mark() {
-                Mark::Recorded(recording) if event.timed => recording.time().ok_or(HipError::NOT_READY),
+                Mark::Recorded(recording) if event.timed => {
+                    let time = recording.time().ok_or(HipError::NOT_READY)?;
+                    current.machine.check_recorded(&event, &recording).map(|()| time)
+                }
                 _ => Err(HipError::INVALID_HANDLE),
             }
         };

@@ -23,7 +23,7 @@ use crate::work::callback::Callbacks;
 use crate::work::capture::CaptureGraph;
 use crate::work::core::{Core, MachineParts};
 use crate::work::device::DeviceState;
-use crate::work::event::Event;
+use crate::work::event::{Event, Recording};
 use crate::work::graph::GraphPlan;
 use crate::work::operation::Operation;
 use crate::work::scheduler::{Begin, Scheduler, Task};
@@ -195,6 +195,12 @@ impl HostMachine {
 
     pub(crate) fn check_alive(&self, device: u32) -> Result<(), HipError> {
         if self.core.faults.is_lost(device) { Err(HipError::LAUNCH_FAILURE) } else { Ok(()) }
+    }
+
+    /// Whether what came before a record was done: on a lost device records are reached without it.
+    pub(crate) fn check_recorded(&self, event: &Event, recording: &Recording) -> Result<(), HipError> {
+        self.check_alive(event.device)?;
+        self.check_alive(recording.device)
     }
 
     /// Lets go of memory once the work that is queued now, on any stream, is done.

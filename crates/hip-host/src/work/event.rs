@@ -13,8 +13,10 @@ use crate::work::notice::await_notice;
 use crate::sync::modelled::{Mutex as Guarded, lock as lock_guarded};
 
 /// One recording of an event. Recording again makes a new one; those who wait keep the old one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Recording {
+    /// The device of the stream that it was given to. A graph's is that of the launch, not that of the event.
+    pub(crate) device: u32,
     /// Nanoseconds, or 0 while the stream has not reached it.
     time: AtomicU64,
     reached: Guarded<bool>,
@@ -22,6 +24,11 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
+    pub(crate) fn new(device: u32) -> Arc<Self> {
+        let (time, reached, changed) = (AtomicU64::new(0), Guarded::new(false), Signal::new());
+        Arc::new(Self { device, time, reached, changed })
+    }
+
     pub(crate) fn is_reached(&self) -> bool {
         self.time.load(Ordering::Acquire) != 0
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::sync::lock;
-use crate::work::event::{Mark, Recording};
+use crate::work::event::{Event, Mark, Recording};
 use crate::work::operation::{Advance, On, Operation, Running};
 
 /// A captured operation and the nodes that it comes after.
@@ -25,7 +25,7 @@ pub(crate) struct GraphPlan {
 
 impl GraphPlan {
     /// The plan of one launch: waits for the records that events have now, and new records.
-    pub(crate) fn with_events_of_now(self: &Arc<Self>) -> Arc<Self> {
+    pub(crate) fn with_events_of_now(self: &Arc<Self>, records: &mut NewRecords) -> Arc<Self> {
         let is_external = |operation: &Operation| {
             matches!(operation, Operation::AwaitEvent(_) | Operation::RecordEvent(_) | Operation::Graph(_))
         };
@@ -36,7 +36,7 @@ impl GraphPlan {
         // Waits are for what came before the launch: they come first.
         for operation in &mut plan.operations {
             if let Operation::AwaitEvent(event) = operation {
-                *operation = match event.mark() {
+                *operation = match records.mark(event) {
                     Mark::Recorded(recording) => Operation::Await(recording),
                     Mark::Nothing | Mark::Captured(_) => Operation::Nothing,
                 };
@@ -45,11 +45,9 @@ impl GraphPlan {
         for operation in &mut plan.operations {
             match operation {
                 Operation::RecordEvent(event) => {
-                    let recording = Arc::new(Recording::default());
-                    *lock(&event.mark) = Mark::Recorded(Arc::clone(&recording));
-                    *operation = Operation::Record(recording);
+                    *operation = Operation::Record(records.add(Arc::clone(event)));
                 }
-                Operation::Graph(inner) => *inner = inner.with_events_of_now(),
+                Operation::Graph(inner) => *inner = inner.with_events_of_now(records),
                 _ => {}
             }
         }
@@ -68,6 +66,39 @@ impl GraphPlan {
             operations.push(node.operation);
         }
         Self { operations, followers, predecessors }
+    }
+}
+
+/// The records of one launch. Events get them once the launch is accepted: after a refused one each stands for what it
+/// did before.
+#[derive(Debug)]
+pub(crate) struct NewRecords {
+    /// The device of the launch's stream.
+    device: u32,
+    records: Vec<(Arc<Event>, Arc<Recording>)>,
+}
+
+impl NewRecords {
+    pub(crate) fn new(device: u32) -> Self {
+        Self { device, records: Vec::new() }
+    }
+
+    fn add(&mut self, event: Arc<Event>) -> Arc<Recording> {
+        let recording = Recording::new(self.device);
+        self.records.push((event, Arc::clone(&recording)));
+        recording
+    }
+
+    /// What a wait of the launch is for: a record of an earlier child graph comes before what the event stands for.
+    fn mark(&self, event: &Arc<Event>) -> Mark {
+        let own = self.records.iter().rev().find(|(recorded, _)| Arc::ptr_eq(recorded, event));
+        own.map_or_else(|| event.mark(), |(_, recording)| Mark::Recorded(Arc::clone(recording)))
+    }
+
+    pub(crate) fn publish(self) {
+        for (event, recording) in self.records {
+            *lock(&event.mark) = Mark::Recorded(recording);
+        }
     }
 }
 

@@ -202,6 +202,8 @@ impl Running {
             | Operation::Nothing
             | Operation::RecordEvent(_)
             | Operation::AwaitEvent(_) => None,
+            // Also on a lost device: its records are reached.
+            Operation::Graph(plan) => Some(Self::Graph(Box::new(GraphRun::new(plan)))),
             _ if lost => None,
             Operation::Launch { plan, device } => {
                 Some(Self::Launch(Launch::start(plan, device, Arc::clone(core))))
@@ -212,7 +214,6 @@ impl Running {
                 None
             }
             Operation::Call(call) => Some(Self::Call(core.callbacks.call(call, core))),
-            Operation::Graph(plan) => Some(Self::Graph(Box::new(GraphRun::new(plan)))),
             Operation::Copy { .. } | Operation::Fill { .. } => Some(Self::Pieces { operation, done: 0 }),
             Operation::Await(_) | Operation::WaitValue { .. } | Operation::AwaitStream { .. } => {
                 Some(Self::Poll(operation))
