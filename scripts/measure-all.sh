@@ -1,16 +1,33 @@
 #!/usr/bin/env bash
-# Tables for the GPUs of this machine and the measurements made with them, in steps that each have a time limit and go on after a failure:
+# Tables for the GPUs of this machine, measurements and checks, in steps. A step that fails or takes too long does not stop the others.
 #
 #   scripts/measure-all.sh PROGRAM CONFIG FOLDER RANKS STEP...
 #
-# PROGRAM is the built `anabranch`, CONFIG a file such as config/h200-4.toml. FOLDER gets the tables (ccl.toml, ep.toml), which later steps
-# use, a JSON-lines file and an error file a step, and `steps.txt` with each step's exit status and seconds. STEPs, in the order in which
-# they are of use:
+# PROGRAM is the built `anabranch`, CONFIG a file such as config/h200-4.toml, RANKS the number of GPUs.
 #
-#   doctor tune-ccl tune-ep ccl torch ep ep-forms ep-blocks ep-engine check-shmem check-ccl check-ep check-nodes
+#   doctor        what is installed (text)
+#   tune-ccl      writes FOLDER/ccl.toml, the table of collectives
+#   tune-ep       writes FOLDER/ep.toml, the table of dispatch and combine
+#   p2p           links
+#   ccl           collectives by graph replay beside NCCL, which the loader finds, or Python's site-packages have
+#   torch         all_reduce of torch's symmetric memory; needs `python3` with torch 2.6 or later
+#   ep            dispatch and combine by graph replay, 1 to 4096 tokens
+#   ep-forms      rows by expert, and the cast to fp8
+#   ep-blocks     dispatch and combine with 16 to 132 blocks
+#   ep-engine     rows moved by copy engines, and by kernels
+#   check-shmem   every operation of the heap
+#   check-ccl     every collective, type and operator; 100 replays of graphs
+#   check-ep      modes, sources of combine, threads, codecs, the recorded trace
+#   check-nodes   the GPUs as two nodes connected by software NICs; RANKS is 2 or more, and from 3 on also by node
 #
-# LIMIT is the time limit of a step in seconds (300), HEAP the heap of the collectives ("4 GiB"). NCCL is found by the loader or in Python's
-# site-packages. Every result is verified bit by bit by the program.
+# Steps after tune-ccl and tune-ep use the tables in FOLDER, else those built in. The program compares every result with a reference, bit by
+# bit; torch-symm-mem.py compares the sums of torch.
+#
+# FOLDER gets STEP.jsonl, the standard output (JSON lines; text of doctor, tune-ccl and tune-ep), STEP.err, and steps.txt with each step's
+# exit status, seconds and command. A further run into FOLDER appends. The exit status is 1 if a step failed, 2 for wrong arguments.
+#
+# LIMIT is the time limit of one command in seconds (300; a step has 1 to 12 commands), HEAP the heap of tune-ccl and ccl ("4 GiB"); other
+# steps take that of CONFIG.
 set -uo pipefail
 if [ $# -lt 5 ]; then
     sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' >&2
@@ -18,6 +35,9 @@ if [ $# -lt 5 ]; then
 fi
 program=$1 config=$2 out=$3 ranks=$4
 shift 4
+for step in "$@"; do
+    grep -q "^#   $step  " "$0" || { echo "no step $step" >&2 && exit 2; }
+done
 mkdir -p "$out"
 failed=0
 
@@ -52,6 +72,7 @@ model=(--hidden 7168 --experts 256 --top-k 8)
 for step in "$@"; do
     use_tables
     case $step in
+    p2p) ours p2p bench p2p ;;
     doctor) run doctor "$program" doctor --config "$config" ;;
     tune-ccl)
         run tune-ccl "$program" tune --config "$config" --ranks "$ranks" "${heap[@]}" --op "$four,broadcast" --members "$ranks" --factor 4 \
@@ -110,10 +131,9 @@ for step in "$@"; do
     check-nodes)
         ours check-nodes bench ep --nodes 2 --tokens 8,128 "${model[@]}" --iters 5
         ours check-nodes bench ccl --nodes 2 --sizes 4K,1M --iters 5
-        # By node: an all_to_all of short parts is packed.
-        ours check-nodes bench ccl --nodes 2 --sizes 4K,64K --iters 5 --set 'ccl.across="node"'
+        # By node: an all_to_all of short parts is packed. Two ranks are one a node.
+        [ "$ranks" -lt 3 ] || ours check-nodes bench ccl --nodes 2 --sizes 4K,64K --iters 5 --set 'ccl.across="node"'
         ;;
-    *) echo "no step $step" >&2 && exit 2 ;;
     esac
 done
 cat "$out/steps.txt"
