@@ -6,11 +6,11 @@
 //! the host. [`typed`] has one method per collective, with torch's names and order of arguments; element types and operators are Rust types
 //! there.
 //!
-//! Order of reading: [`call`] defines the calls, [`plan`] the plan of a call, `lower/recipes.rs` the algorithms, `device/ccl/channel.h`,
+//! Order of reading: [`call`] defines the calls, [`plan`] the plan of a call, `recipes.rs` the algorithms, `device/ccl/channel.h`,
 //! `meet.h` and `packets.h` the protocols of all kernels with the arguments why no flag or buffer is reused too early, `kernels/*.hip` the
 //! algorithms, [`Communicator`] the launches. `network` has the internode collectives.
 //!
-//! A module depends only on earlier modules of this list: `types`, `device`, `call`, `plan`, `lower`, `planner`, `network`, `run`, `typed`.
+//! A module depends only on earlier modules of this list: `types`, `device`, `call`, `recipes`, `plan`, `lower`, `planner`, `network`, `run`, `typed`.
 //!
 //! All members make the same calls in the same order. By default this is not checked. [`CclConfig::check`] compares the calls of all
 //! members on the devices, to find out why a program hangs or computes wrong results.
@@ -24,6 +24,7 @@ mod lower;
 mod network;
 pub mod plan;
 mod planner;
+mod recipes;
 mod run;
 pub mod typed;
 mod types;

@@ -1,5 +1,6 @@
-//! The plan of a call: algorithm, grid and block size. Plain data; [`Plan::new`] chooses it (`planner`), `lower` turns it into launches.
+//! The plan of a call: algorithm, grid and block size. [`Plan::new`] chooses it (`planner`), `lower` turns it into launches.
 
+use crate::recipes::Recipe;
 use crate::types::Algorithm;
 
 /// How a call runs. Equal on all members of the group, because it follows from values that are equal on all members.
@@ -14,6 +15,8 @@ pub struct Plan {
     /// Whether `push` writes to one peer at a time, every member to a different peer, with a barrier after each peer. This fills links better
     /// and costs further barriers, which only large messages make up for. False for all other algorithms.
     pub phased: bool,
+    /// How the algorithm runs the call.
+    pub(crate) recipe: &'static Recipe,
 }
 
 /// Properties of the communicator that plans depend on. Equal on all members.

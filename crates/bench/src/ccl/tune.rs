@@ -413,10 +413,9 @@ const fn choice_of(candidate: &Candidate) -> Choice {
 
 /// Every way of doing calls of this shape.
 fn candidates_of(shape: &Shape, limits: &Limits) -> Vec<Candidate> {
-    let allowed = Algorithm::ALL.into_iter().filter(|algorithm| algorithm.allows(shape).is_ok());
+    let expected = |algorithm| Some((algorithm, limits.block_bytes(shape, algorithm).ok()?));
     let mut all = Vec::new();
-    for algorithm in allowed {
-        let expected = limits.block_bytes(shape, algorithm);
+    for (algorithm, expected) in Algorithm::ALL.into_iter().filter_map(expected) {
         // What is expected to be right first: of equal plans the first one is taken.
         for block_bytes in [expected, expected * 4, expected / 4, ONE_BLOCK] {
             all.push(Candidate { algorithm, block_bytes, phased: false });

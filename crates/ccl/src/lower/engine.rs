@@ -41,6 +41,15 @@ fn members_from_next(rank: u32, size: u32) -> impl Iterator<Item = u32> {
     (1..=size).map(move |by| (rank + by) % size)
 }
 
+/// The address of a member in a list with one address per member.
+fn of_member(addresses: &[u64], member: u32) -> u64 {
+    #[expect(
+        clippy::expect_used,
+        reason = "a list that is too short would drop copies, and the call would leave outputs stale"
+    )]
+    *addresses.get(member as usize).expect("a copy by engine has one address per member")
+}
+
 fn copy(peer: u32, target: u64, source: u64, bytes: u64) -> PeerCopy {
     PeerCopy {
         peer: GroupRank::new(peer),
@@ -59,9 +68,9 @@ fn moving(copy: &PeerCopy) -> bool {
 pub(crate) fn moves(args: &MoveArgs, outputs: &[u64]) -> Vec<PeerCopy> {
     let team = &args.comm.team;
     let named = |member: &u32| args.send_to == MOVE_ALL || args.send_to == *member;
-    let copies = members_from_next(team.rank, team.size).filter(named).filter_map(|member| {
-        let target = outputs.get(member as usize)? + u64::from(team.rank) * args.remote_stride;
-        Some(copy(member, target, args.input.own + u64::from(member) * args.send_stride, args.bytes))
+    let copies = members_from_next(team.rank, team.size).filter(named).map(|member| {
+        let target = of_member(outputs, member) + u64::from(team.rank) * args.remote_stride;
+        copy(member, target, args.input.own + u64::from(member) * args.send_stride, args.bytes)
     });
     copies.filter(moving).collect()
 }
@@ -69,10 +78,11 @@ pub(crate) fn moves(args: &MoveArgs, outputs: &[u64]) -> Vec<PeerCopy> {
 /// The copies of an `all_gather` with different counts, which all members know.
 pub(crate) fn uneven_gather(args: &UnevenArgs, outputs: &[u64]) -> Vec<PeerCopy> {
     let (even, team) = (&args.even, &args.even.comm.team);
-    let Some(own) = args.entries.get(team.rank as usize) else { return Vec::new() };
-    let copies = members_from_next(team.rank, team.size).filter_map(|member| {
-        let target = outputs.get(member as usize)? + own.receive_offset;
-        Some(copy(member, target, even.input.own + own.send_offset, own.send_bytes))
+    #[expect(clippy::expect_used, reason = "a call with different counts is refused in larger groups")]
+    let own = args.entries.get(team.rank as usize).expect("the arguments have an entry for each rank");
+    let copies = members_from_next(team.rank, team.size).map(|member| {
+        let target = of_member(outputs, member) + own.receive_offset;
+        copy(member, target, even.input.own + own.send_offset, own.send_bytes)
     });
     copies.filter(moving).collect()
 }
@@ -91,9 +101,9 @@ pub struct Gathered {
 /// The copies of an `all_gather` of several tensors: all members of one tensor, then the next tensor, so that all links get work early.
 pub(crate) fn gathers(rank: u32, tensors: &[Gathered]) -> Vec<PeerCopy> {
     let of_one = |one: &Gathered| {
-        let copies = members_from_next(rank, one.outputs.len() as u32).filter_map(|member| {
-            let target = one.outputs.get(member as usize)? + u64::from(rank) * one.bytes;
-            Some(copy(member, target, one.input, one.bytes))
+        let copies = members_from_next(rank, one.outputs.len() as u32).map(|member| {
+            let target = of_member(&one.outputs, member) + u64::from(rank) * one.bytes;
+            copy(member, target, one.input, one.bytes)
         });
         copies.filter(moving).collect::<Vec<_>>()
     };
@@ -131,19 +141,19 @@ pub(crate) fn reduces(
     let ReducePart { start: mine, bytes: own_bytes } = part_of(rank);
     let scatter = |round: u64| {
         let (first, place) = (round * at_once, (round % 2) * u64::from(size) + u64::from(rank));
-        members_from_next(rank, size).filter(|member| *member != rank).filter_map(move |member| {
-            let target = bases.get(member as usize)? + args.comm.staging + place * at_once;
+        members_from_next(rank, size).filter(|member| *member != rank).map(move |member| {
+            let target = of_member(bases, member) + args.comm.staging + place * at_once;
             let source = args.input.own + part_of(member).start + first;
-            Some(copy(member, target, source, cut(part_of(member).bytes, first)))
+            copy(member, target, source, cut(part_of(member).bytes, first))
         })
     };
     let gather = |round: u64| {
         let first = round * at_once;
         // Each member keeps its part of a scatter.
         let others = move |member: &u32| *member != rank && !is_scatter;
-        members_from_next(rank, size).filter(others).filter_map(move |member| {
-            let target = outputs.get(member as usize)? + mine + first;
-            Some(copy(member, target, args.output.own + mine + first, cut(own_bytes, first)))
+        members_from_next(rank, size).filter(others).map(move |member| {
+            let target = of_member(outputs, member) + mine + first;
+            copy(member, target, args.output.own + mine + first, cut(own_bytes, first))
         })
     };
     let mut steps = vec![EngineStep::Barrier];
@@ -173,4 +183,40 @@ pub(crate) fn reduces(
     }
     steps.retain(|step| !matches!(step, EngineStep::Copies(copies) if copies.is_empty()));
     steps
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_hip_jit::bytemuck::Zeroable;
+
+    use super::*;
+    use crate::device::args::MOST_UNEVEN;
+
+    /// A call of rank 1 of `size`.
+    fn args(size: u32) -> MoveArgs {
+        let mut args = MoveArgs { send_to: MOVE_ALL, bytes: 8, remote_stride: 8, ..MoveArgs::zeroed() };
+        (args.comm.team.rank, args.comm.team.size, args.input.own) = (1, size, 0x100);
+        args
+    }
+
+    #[test]
+    fn every_member_gets_a_copy_this_rank_last() {
+        let expected = [(2, 0x3008), (0, 0x1008), (1, 0x2008)];
+        let expected = expected.map(|(peer, target)| copy(peer, target, 0x100, 8));
+        assert_eq!(moves(&args(3), &[0x1000, 0x2000, 0x3000]), expected);
+    }
+
+    #[test]
+    #[should_panic = "one address per member"]
+    fn a_missing_output_drops_no_copy() {
+        moves(&args(3), &[0x1000, 0x2000]);
+    }
+
+    #[test]
+    #[should_panic = "an entry for each rank"]
+    fn a_rank_without_an_entry_does_not_skip_its_copies() {
+        let mut even = args(MOST_UNEVEN as u32 + 1);
+        even.comm.team.rank = MOST_UNEVEN as u32;
+        uneven_gather(&UnevenArgs { even, ..UnevenArgs::zeroed() }, &[0; MOST_UNEVEN + 1]);
+    }
 }

@@ -56,9 +56,7 @@ impl TransferLists {
                 let is_last = index + 1 == of_peer.len();
                 let next = if is_last { LAST } else { transfers.len() as u32 };
                 let placed = Transfer { next, ..*transfer };
-                if let Some(place) = transfers.get_mut(at) {
-                    *place = placed;
-                }
+                transfers[at] = placed;
                 if !is_last {
                     at = transfers.len();
                     transfers.push(Transfer::zeroed());

@@ -5,7 +5,6 @@ pub(crate) mod engine;
 pub(crate) mod launch;
 pub(crate) mod many;
 pub(crate) mod messages;
-pub(crate) mod recipes;
 
 use std::fmt::Debug;
 
@@ -23,9 +22,9 @@ use crate::device::kernels;
 use crate::device::uneven::{MoveEntry, ReducePart, UnevenArgs, UnevenReduceArgs};
 use crate::lower::engine::{EngineStep, Gathered};
 use crate::lower::launch::{Launch, Stage};
-use crate::lower::recipes::Kernels;
 use crate::plan::Plan;
-use crate::types::{Algorithm, Collective, DataType, Error, ReduceOp, Result, Shape};
+use crate::recipes::{Kernels, LaunchSize};
+use crate::types::{Collective, DataType, Error, ReduceOp, Result, Shape};
 
 /// `LOCAL_TABLES` in `ccl/channel.h`.
 const LOCAL_TABLES: u32 = 40;
@@ -68,29 +67,30 @@ pub struct Engine<'a> {
     pub channels: u32,
     /// Threads per block of barrier kernels.
     pub barrier_threads: u32,
-    /// Start of the heap of each member, in group order.
+    /// Start of the heap of each member, in group order. Unused where nothing is reduced.
     pub heaps: &'a [u64],
-    /// Start of the output of each member, in group order. Empty for a reduce_scatter.
+    /// Start of the output of each member, in group order. Unused by a reduce_scatter.
     pub outputs: &'a [u64],
 }
 
 /// The stages of a call between members whose memory is mapped, in stream order.
 ///
 /// # Errors
-/// [`Error::Algorithm`] for a plan that is not for this call.
+/// [`Error::Algorithm`] for the plan of another collective, of sends and receives, or of an internode call.
 pub fn lowered(job: &Job<'_>) -> Result<Vec<Stage>> {
-    let (collective, algorithm) = (job.shape.collective, job.plan.algorithm);
-    recipes::find(algorithm, job.shape)
-        .and_then(|recipe| stages(recipe.kernels, job))
-        .map_err(|reason| Error::Algorithm { collective, algorithm, reason })
+    let (collective, recipe) = (job.shape.collective, job.plan.recipe);
+    let is_its = recipe.collectives.contains(&collective);
+    let stages = if is_its { stages(job) } else { Err(recipe.is_for) };
+    stages.map_err(|reason| Error::Algorithm { collective, algorithm: recipe.algorithm, reason })
 }
 
 /// A result whose error is the reason why the algorithm cannot run the call.
 type Reasoned<T> = std::result::Result<T, &'static str>;
 
-fn stages(kernels: Kernels, job: &Job<'_>) -> Reasoned<Vec<Stage>> {
-    Ok(match kernels {
+fn stages(job: &Job<'_>) -> Reasoned<Vec<Stage>> {
+    Ok(match job.plan.recipe.kernels {
         Kernels::Moves { even, uneven, many } => vec![Stage::Kernel(moves(even, uneven, many, job)?)],
+        Kernels::TwoHops(kernel) => vec![Stage::Kernel(job.launch(kernel, two_hops(job)?))],
         Kernels::Reduces(kernel) => vec![Stage::Kernel(job.launch(kernel, sums(job)?))],
         Kernels::Scatters(even, uneven) => vec![Stage::Kernel(match uneven_parts(job) {
             None => job.launch(even, sums(job)?),
@@ -115,6 +115,7 @@ fn stages(kernels: Kernels, job: &Job<'_>) -> Reasoned<Vec<Stage>> {
             };
             steps.into_iter().map(stage).collect()
         }
+        Kernels::Pipes | Kernels::Internode => return Err(job.plan.recipe.is_for),
     })
 }
 
@@ -154,6 +155,21 @@ fn moves(
         }
         Tensors::Many(args) => job.launch(of_many.ok_or(ONE_TENSOR)?, *args),
         Tensors::Copied(_) => return Err(ONE_TENSOR),
+    })
+}
+
+/// The arguments of a broadcast in two hops.
+fn two_hops(job: &Job<'_>) -> Reasoned<MoveArgs> {
+    let Tensors::One(buffers, Counts::Even) = job.tensors else { return Err(ONE_TENSOR) };
+    let part = part_of(job.shape);
+    // If peers write outputs directly, the share of each channel is one piece, because a barrier follows each piece.
+    let most = if job.shape.output.is_reached() { u64::MAX } else { job.comm.staging_bytes };
+    Ok(MoveArgs {
+        piece_bytes: piece(part, job.plan, most),
+        send_stride: part,
+        receive_stride: part,
+        remote_stride: part,
+        ..even(job.comm, job.shape, job.plan, buffers)
     })
 }
 
@@ -271,20 +287,11 @@ fn reduce(
     };
     let units = bytes.div_ceil(PAYLOAD);
     let part_units = if is_scatter { units } else { units.div_ceil(members) };
-    let shared = if plan.algorithm == Algorithm::TwoShotPackets { part_units } else { units };
-    let most = match plan.algorithm {
-        Algorithm::Push if is_scatter => comm.staging_bytes.min(SCATTERED_AT_ONCE),
-        Algorithm::Push => comm.staging_bytes,
-        Algorithm::Packets
-        | Algorithm::TwoShotPackets
-        | Algorithm::Staged
-        | Algorithm::Direct
-        | Algorithm::Pull
-        | Algorithm::TwoHop
-        | Algorithm::CopyEngine
-        | Algorithm::Pipes
-        | Algorithm::NetworkDirect
-        | Algorithm::NetworkByNode => REDUCED_AT_ONCE,
+    let shared = if plan.recipe.size == LaunchSize::SharedPackets { part_units } else { units };
+    let most = match (plan.recipe.is_staged(), is_scatter) {
+        (true, true) => comm.staging_bytes.min(SCATTERED_AT_ONCE),
+        (true, false) => comm.staging_bytes,
+        (false, _) => REDUCED_AT_ONCE,
     };
     ReduceArgs {
         comm: *comm,
@@ -312,6 +319,7 @@ fn part_of(shape: &Shape) -> u64 {
 
 fn even(comm: &CommView, shape: &Shape, plan: &Plan, buffers: &Buffers) -> MoveArgs {
     let bytes = shape.bytes();
+    let most = if plan.recipe.is_staged() { comm.staging_bytes } else { MOVED_AT_ONCE };
     let even = MoveArgs {
         comm: *comm,
         input: buffers.input,
@@ -320,7 +328,7 @@ fn even(comm: &CommView, shape: &Shape, plan: &Plan, buffers: &Buffers) -> MoveA
         most_bytes: bytes,
         channel_units: channel_units(bytes, plan),
         channel_bytes: piece(bytes, plan, u64::MAX),
-        piece_bytes: piece(bytes, plan, at_once(comm, plan)),
+        piece_bytes: piece(bytes, plan, most),
         send_stride: 0,
         receive_stride: bytes,
         remote_stride: bytes,
@@ -331,20 +339,6 @@ fn even(comm: &CommView, shape: &Shape, plan: &Plan, buffers: &Buffers) -> MoveA
     let is_root = root == comm.team.rank;
     let at_root = if is_root { MOVE_ALL } else { MOVE_NONE };
     match shape.collective {
-        Collective::Broadcast if plan.algorithm == Algorithm::TwoHop => {
-            let part = part_of(shape);
-            // If peers write outputs directly, the share of each channel is one piece, because a barrier follows each piece.
-            let most = if shape.output.is_reached() { u64::MAX } else { comm.staging_bytes };
-            MoveArgs {
-                piece_bytes: piece(part, plan, most),
-                send_stride: part,
-                receive_stride: part,
-                remote_stride: part,
-                send_to: at_root,
-                receive_from: root,
-                ..even
-            }
-        }
         Collective::AllToAll => MoveArgs { send_stride: bytes, ..even },
         Collective::Broadcast => {
             MoveArgs { receive_stride: 0, remote_stride: 0, send_to: at_root, receive_from: root, ..even }
@@ -371,10 +365,6 @@ fn even(comm: &CommView, shape: &Shape, plan: &Plan, buffers: &Buffers) -> MoveA
 /// (`ccl/packets.h`).
 fn channel_units(most_bytes: u64, plan: &Plan) -> u64 {
     most_bytes.div_ceil(PAYLOAD).div_ceil(u64::from(plan.blocks)).max(1)
-}
-
-const fn at_once(comm: &CommView, plan: &Plan) -> u64 {
-    if matches!(plan.algorithm, Algorithm::Staged) { comm.staging_bytes } else { MOVED_AT_ONCE }
 }
 
 fn uneven(even: MoveArgs, data_type: DataType, plan: &Plan, counts: Counts<'_>) -> UnevenArgs {

@@ -2,9 +2,9 @@
 
 pub mod tuning;
 
-use crate::lower::recipes;
-use crate::lower::recipes::LaunchSize;
 use crate::plan::{Choice, Limits, Plan};
+use crate::recipes;
+use crate::recipes::{LaunchSize, Recipe};
 use crate::types::{Algorithm, Collective, Error, Result, Shape};
 use tuning::{Step, Table};
 
@@ -41,12 +41,9 @@ impl Plan {
             Some(algorithm) => algorithm,
             None => step.map_or_else(|| expected_fastest(shape), |step| step.algorithm),
         };
-        algorithm.allows(shape).map_err(|reason| Error::Algorithm {
-            collective: shape.collective,
-            algorithm,
-            reason,
-        })?;
-        Ok(Self::with(shape, limits, algorithm, step.filter(|step| step.algorithm == algorithm)))
+        let refuse = |reason| Error::Algorithm { collective: shape.collective, algorithm, reason };
+        let recipe = recipes::find(algorithm, shape).map_err(refuse)?;
+        Ok(Self::with(shape, limits, recipe, step.filter(|step| step.algorithm == algorithm)))
     }
 
     /// The plan of a call with parts fixed by `choice`.
@@ -55,18 +52,9 @@ impl Plan {
     /// As [`Self::new`]; [`Error::Config`] for blocks outside 1 to the number of channels.
     pub fn chosen(shape: &Shape, limits: &Limits, table: Option<&Table>, choice: Choice) -> Result<Self> {
         let plan = Self::new(shape, limits, table, choice.algorithm)?;
-        let blocks = match (choice.blocks, choice.block_bytes) {
-            (Some(blocks), _) => blocks,
-            (None, Some(bytes)) => blocks_of(shape, limits, plan.algorithm, bytes),
-            (None, None) => plan.blocks,
-        };
-        if !(1..=limits.channels).contains(&blocks) {
-            let allowed = "1 to the communicator's channels";
-            return Err(Error::Config { field: "blocks", given: blocks.into(), allowed });
-        }
-        let blocks = if size_of(shape, plan.algorithm) == LaunchSize::Barrier { 1 } else { blocks };
-        // Only `push` has phases.
-        let phased = choice.phased.unwrap_or(plan.phased) && plan.algorithm == Algorithm::Push;
+        let blocks = plan.chosen_blocks(shape, limits, choice)?;
+        let blocks = if plan.recipe.size == LaunchSize::Barrier { 1 } else { blocks };
+        let phased = choice.phased.unwrap_or(plan.phased) && plan.recipe.has_phases();
         Ok(Self { blocks, phased, ..plan })
     }
 
@@ -81,35 +69,39 @@ impl Plan {
         algorithm: Algorithm,
         choice: Choice,
     ) -> Result<Self> {
-        let Choice { algorithm: asked, blocks, block_bytes, phased: _ } = choice;
-        if let Some(asked) = asked.filter(|_| shape.collective != Collective::Barrier) {
+        if let Some(asked) = choice.algorithm.filter(|_| shape.collective != Collective::Barrier) {
             return Err(Error::Algorithm {
                 collective: shape.collective,
                 algorithm: asked,
                 reason: ONE_NODE,
             });
         }
-        let plan = Self::with(shape, limits, algorithm, None);
-        let worth = |bytes| blocks_of(shape, limits, algorithm, bytes);
-        let blocks = blocks.or(block_bytes.map(worth)).unwrap_or(plan.blocks);
-        if !(1..=limits.channels).contains(&blocks) {
-            let allowed = "1 to the communicator's channels";
-            return Err(Error::Config { field: "blocks", given: blocks.into(), allowed });
-        }
-        Ok(Self { blocks, ..plan })
+        let plan = Self::with(shape, limits, recipes::first_row(algorithm), None);
+        Ok(Self { blocks: plan.chosen_blocks(shape, limits, choice)?, ..plan })
     }
 
-    fn with(shape: &Shape, limits: &Limits, algorithm: Algorithm, step: Option<&Step>) -> Self {
-        let threads = match size_of(shape, algorithm) {
+    /// The blocks that `choice` fixes, or those of the plan.
+    fn chosen_blocks(&self, shape: &Shape, limits: &Limits, choice: Choice) -> Result<u32> {
+        let worth = |bytes| blocks_of(shape, limits, self.recipe.size, bytes);
+        let blocks = choice.blocks.or(choice.block_bytes.map(worth)).unwrap_or(self.blocks);
+        if (1..=limits.channels).contains(&blocks) {
+            return Ok(blocks);
+        }
+        let allowed = "1 to the communicator's channels";
+        Err(Error::Config { field: "blocks", given: blocks.into(), allowed })
+    }
+
+    fn with(shape: &Shape, limits: &Limits, recipe: &'static Recipe, step: Option<&Step>) -> Self {
+        let threads = match recipe.size {
             LaunchSize::Barrier => limits.barrier_threads,
             LaunchSize::Packets | LaunchSize::SharedPackets => limits.packet_threads,
             LaunchSize::Bulk | LaunchSize::FewBlocks => limits.bulk_threads,
         };
-        let block_bytes = step.map_or_else(|| limits.block_bytes(shape, algorithm), |step| step.block_bytes);
-        let blocks = blocks_of(shape, limits, algorithm, block_bytes);
+        let block_bytes = step.map_or_else(|| limits.bytes_of(recipe.size), |step| step.block_bytes);
+        let blocks = blocks_of(shape, limits, recipe.size, block_bytes);
         let expected = shape.members > 2 && shape.message_bytes() >= PHASED_FROM;
-        let phased = algorithm == Algorithm::Push && step.map_or(expected, |step| step.phased);
-        Self { algorithm, blocks, threads, phased }
+        let phased = recipe.has_phases() && step.map_or(expected, |step| step.phased);
+        Self { algorithm: recipe.algorithm, blocks, threads, phased, recipe }
     }
 }
 
@@ -119,9 +111,16 @@ const ONE_NODE: &str = "members are on several nodes, and it needs the memory of
                         selects network-direct or network-by-node";
 
 impl Limits {
-    /// Bytes per block where no measurement exists.
-    pub fn block_bytes(&self, shape: &Shape, algorithm: Algorithm) -> u64 {
-        match size_of(shape, algorithm) {
+    /// Bytes per block of a call by this algorithm where no measurement exists.
+    ///
+    /// # Errors
+    /// The reason why it cannot run the call, as of [`Algorithm::allows`].
+    pub fn block_bytes(&self, shape: &Shape, algorithm: Algorithm) -> Result<u64, &'static str> {
+        recipes::find(algorithm, shape).map(|recipe| self.bytes_of(recipe.size))
+    }
+
+    fn bytes_of(&self, size: LaunchSize) -> u64 {
+        match size {
             LaunchSize::Packets | LaunchSize::SharedPackets => u64::from(self.packet_threads) * PAYLOAD,
             LaunchSize::FewBlocks => ENGINE_GRAIN,
             LaunchSize::Bulk | LaunchSize::Barrier => BULK_GRAIN,
@@ -129,14 +128,9 @@ impl Limits {
     }
 }
 
-/// The launch size of an algorithm. Kernels that are not in the table of recipes have bulk launches.
-fn size_of(shape: &Shape, algorithm: Algorithm) -> LaunchSize {
-    recipes::find(algorithm, shape).map_or(LaunchSize::Bulk, |recipe| recipe.size)
-}
-
 /// The number of blocks if each block gets `block_bytes` bytes of what a member sends.
-fn blocks_of(shape: &Shape, limits: &Limits, algorithm: Algorithm, block_bytes: u64) -> u32 {
-    let bytes = match size_of(shape, algorithm) {
+fn blocks_of(shape: &Shape, limits: &Limits, size: LaunchSize, block_bytes: u64) -> u32 {
+    let bytes = match size {
         LaunchSize::Barrier => return 1,
         LaunchSize::Packets => shape.bytes(),
         LaunchSize::SharedPackets => shape.bytes().div_ceil(u64::from(shape.members)),
@@ -154,11 +148,11 @@ fn expected_fastest(shape: &Shape) -> Algorithm {
     const MIB: u64 = 1 << 20;
     let bytes = shape.message_bytes();
     let legal = |algorithm: Algorithm| algorithm.allows(shape).is_ok();
-    let straight = if legal(Algorithm::Direct) { Algorithm::Direct } else { Algorithm::Staged };
+    let straight = || if legal(Algorithm::Direct) { Algorithm::Direct } else { Algorithm::Staged };
     match shape.collective {
         Collective::SendReceive => Algorithm::Pipes,
         // Counts that only pairs know cannot influence the choice.
-        Collective::AllToAll if shape.uneven => straight,
+        Collective::AllToAll if shape.uneven => straight(),
         // With two members, two hops send as many bytes as one.
         Collective::AllReduce | Collective::Reduce if shape.members <= 2 && bytes <= 384 * KIB => {
             Algorithm::Packets
@@ -176,7 +170,7 @@ fn expected_fastest(shape: &Shape) -> Algorithm {
         // Arithmetic, not measured; `anabranch tune` measures. In one hop (n - 1) S bytes leave the root. In two hops 2 (n - 1) / n S bytes
         // leave each member, at the cost of one more barrier: some microseconds, in which a link moves about 1 MiB.
         Collective::Broadcast if shape.members > 2 && bytes >= 4 * MIB => Algorithm::TwoHop,
-        _ => straight,
+        _ => straight(),
     }
 }
 

@@ -14,7 +14,6 @@ use crate::types::{
 use crate::call::Call;
 use crate::call::tensor::Tensor;
 use crate::device::args::{Fingerprint, NOTHING};
-use crate::lower::recipes::reached_by_peers;
 use crate::plan::Plan;
 
 pub(crate) use record::CallRecord;
@@ -49,7 +48,7 @@ impl Fingerprint {
     /// The fingerprint of a planned call. Its sequence number is 0 until the launch.
     pub(crate) fn new(call: &Call<'_>, shape: &Shape, plan: &Plan) -> Self {
         let (output, input) = call.tensors();
-        let (inputs_are_read, outputs_are_written) = reached_by_peers(shape, plan.algorithm);
+        let (inputs_are_read, outputs_are_written) = plan.recipe.reached_by_peers(shape);
         let at = |tensor: Option<Tensor<'_>>, is_reached: bool| {
             tensor.filter(|_| is_reached).map_or((NOTHING, NOTHING), |tensor| tensor.identity())
         };

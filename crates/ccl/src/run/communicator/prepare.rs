@@ -22,7 +22,7 @@ use crate::network::LinkLayout;
 use crate::plan::{Choice, Plan};
 use crate::run::prepared::{Prepared, describe};
 use crate::run::steps::Step;
-use crate::types::{Algorithm, Collective, DataType, Error, Result, Shape};
+use crate::types::{Collective, DataType, Error, Result, Shape};
 
 impl Communicator {
     /// Checks and plans a call, and loads its kernels. Prepare calls before the first launch, because nothing can be loaded while kernels
@@ -88,7 +88,7 @@ impl Communicator {
         shape: &Shape,
         plan: &Plan,
     ) -> Result<(Vec<Stage>, Option<Arc<TeamTable>>)> {
-        let is_copied = plan.algorithm == Algorithm::CopyEngine;
+        let is_copied = plan.recipe.is_by_copies();
         let (output, input) = call.tensors();
         let alignment = [&output, &input].into_iter().flatten().map(|tensor| tensor.alignment(&self.team));
         let buffers = Buffers {
@@ -128,7 +128,9 @@ impl Communicator {
     /// The addresses of the heap and the output of each member, for copies by engine.
     fn addresses(&self, shape: &Shape, output: Option<Tensor<'_>>) -> Result<(Vec<u64>, Vec<u64>)> {
         let ranks = || self.team.group().ranks();
-        let heaps = ranks().map(|member| self.team.peer_base(member).map_or(0, |base| base.0)).collect();
+        #[expect(clippy::expect_used, reason = "otherwise every member is a node of its own (`nodes_of`)")]
+        let heap = |member| self.team.peer_base(member).expect("members of one node map all heaps").0;
+        let heaps = ranks().map(heap).collect();
         // Members of a reduce_scatter keep their part.
         let output = output.filter(|_| shape.collective != Collective::ReduceScatter);
         let address = |member| output.map_or(Ok(0), |output| Ok(output.address_at(&self.team, member)?.0));

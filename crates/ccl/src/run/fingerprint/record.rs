@@ -5,7 +5,6 @@ use anabranch_ranks::GroupRank;
 
 use crate::call::Call;
 use crate::device::args::{Fingerprint, ListedTensor, MOST_LISTED, MOST_UNEVEN, NOTHING, ROW_WORDS, Split};
-use crate::lower::recipes::reached_by_peers;
 use crate::plan::Plan;
 use crate::types::{Collective, ReduceOp, Shape};
 
@@ -31,7 +30,7 @@ impl CallRecord {
         let mut fingerprint = Fingerprint::new(call, shape, plan);
         let mut tensors = Vec::new();
         if let Call::AllGatherMany(pairs) = call {
-            let (_, outputs_are_written) = reached_by_peers(shape, plan.algorithm);
+            let (_, outputs_are_written) = plan.recipe.reached_by_peers(shape);
             tensors = pairs.iter().map(|pair| list::listed(pair, outputs_are_written)).collect();
             fingerprint.tensors = tensors.len() as u64;
             fingerprint.list = list::digest_of(&tensors);

@@ -2,7 +2,6 @@
 //! kernels before each that write its tensors and kernels behind it that read them and what lies around them. All calls have their
 //! tensors in the same few places.
 
-use anabranch_ccl::Plan;
 use anabranch_ccl::Shape;
 use anabranch_ccl::kernels::{GATHER_MANY_DIRECT, GATHER_MANY_PACKETS, GATHER_MANY_STAGED, GATHER_MANY_UNIT};
 use anabranch_ccl::lowered::ChannelLayout;
@@ -18,7 +17,7 @@ use anabranch_weakmem::{Allocation, Owner, SeededKernel};
 use super::super::bench::{Bench, Kernels, OnBench, UNTOUCHED, WAVE, at, mixed};
 use super::channels;
 use super::grid_of;
-use super::round::{Draw, PACKET_UNITS, PIECE, most_bytes};
+use super::round::{Draw, PACKET_UNITS, PIECE, most_bytes, plan_of};
 use crate::kernels::COPY;
 use crate::{Case, Failure, Outcome, RunOptions, ScenarioError};
 
@@ -275,7 +274,7 @@ impl GatherMany {
             output: location,
         };
         let Call { algorithm, blocks, threads, .. } = *call;
-        let plan = Plan { algorithm, blocks, threads, phased: false };
+        let plan = plan_of(&shape, algorithm, (blocks, threads), false)?;
         let (tensors, engine) = (Tensors::Many(&args), Engine::default());
         let stages = lowered(&Job { comm: &comm, shape: &shape, plan: &plan, tensors, engine });
         for stage in stages.map_err(|error| Failure::new(error.to_string()))? {

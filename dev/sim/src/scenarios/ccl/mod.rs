@@ -25,7 +25,7 @@ use super::bench::{Bench, Grid, Kernels, OnBench, WAVE, at, mixed};
 use crate::kernels::COPY;
 use crate::{Case, Failure, Outcome, Protocol, RunOptions, ScenarioError};
 pub(crate) use gather_many::GatherMany;
-use round::{Draw, PACKET_UNITS, PIECE, Round, most_bytes, rounds};
+use round::{Draw, PACKET_UNITS, PIECE, Round, most_bytes, plan_of, rounds};
 
 /// Bytes around buffers, and what they begin at.
 const AROUND: u64 = 16;
@@ -245,10 +245,11 @@ impl Collectives {
         });
         let outputs: Vec<u64> = outputs.collect();
         let heaps: Vec<u64> = self.bench.ranks.iter().map(|rank| rank.heap.address()).collect();
+        let plan = plan_of(&shape, round.algorithm, (round.blocks, round.threads), round.phased)?;
         let stages = lowered(&Job {
             comm: &self.comm(rank),
             shape: &shape,
-            plan: &round.plan(),
+            plan: &plan,
             tensors: Tensors::One(&buffers, counts),
             engine: Engine {
                 channels: self.case.blocks,

@@ -1,14 +1,13 @@
 //! Which calls a run makes: forms in an order that the seed draws, with sizes, roots and places that it draws too.
 
-use anabranch_ccl::Plan;
-use anabranch_ccl::Shape;
-use anabranch_ccl::{Algorithm, Collective, DataType, LocationKind, ReduceOp};
+use anabranch_ccl::plan::Limits;
+use anabranch_ccl::{Algorithm, Choice, Collective, DataType, LocationKind, Plan, ReduceOp, Shape};
 use anabranch_conformance::ccl::Case as Call;
 use anabranch_conformance::ccl::oracle::Data;
 use anabranch_ranks::GroupRank;
 
 use super::super::bench::{WAVE, mixed};
-use crate::{Case, Protocol};
+use crate::{Case, Failure, Protocol};
 
 /// Bytes of a step through the staging, and of a tile.
 pub(super) const PIECE: u64 = 16;
@@ -141,12 +140,21 @@ pub(super) struct Round {
     pub(super) phased: bool,
 }
 
-impl Round {
-    /// What the kernel's arguments are made from.
-    pub(super) fn plan(&self) -> Plan {
-        Plan { algorithm: self.algorithm, blocks: self.blocks, threads: self.threads, phased: self.phased }
-    }
+/// The plan of a call by an algorithm with this grid.
+pub(super) fn plan_of(
+    shape: &Shape,
+    algorithm: Algorithm,
+    (blocks, threads): (u32, u32),
+    phased: bool,
+) -> Result<Plan, Failure> {
+    let limits =
+        Limits { channels: blocks, packet_threads: threads, bulk_threads: threads, barrier_threads: threads };
+    let (algorithm, blocks, phased) = (Some(algorithm), Some(blocks), Some(phased));
+    Plan::chosen(shape, &limits, None, Choice { algorithm, blocks, phased, block_bytes: None })
+        .map_err(|error| Failure::new(error.to_string()))
+}
 
+impl Round {
     /// The call without its addresses.
     pub(super) fn shape(&self, members: u32) -> Shape {
         let call = &self.call;

@@ -1,5 +1,7 @@
 //! The table of algorithms: the collectives that each can run, its requirements, its kernels and its launch size. To add an algorithm, add
-//! its name to [`Algorithm`], its rows here, a kernel and a lowering function.
+//! its name to [`Algorithm`], its rows here and a kernel, and a lowering function if no variant of [`Kernels`] fits.
+
+use std::hash::{Hash, Hasher};
 
 use anabranch_hip_jit::Kernel;
 
@@ -11,17 +13,18 @@ use crate::types::{Algorithm, Collective, Shape};
 /// A requirement. The error is the reason why a call does not meet it.
 type Need = fn(&Shape) -> Result<(), &'static str>;
 
-/// How one algorithm runs some collectives.
+/// How one algorithm runs some collectives. A row of [`RECIPES`], compared by its place there.
 #[derive(Debug)]
 pub(crate) struct Recipe {
-    algorithm: Algorithm,
-    collectives: &'static [Collective],
+    pub(crate) algorithm: Algorithm,
+    pub(crate) collectives: &'static [Collective],
     /// The reason in errors for collectives that no row of the algorithm names.
-    is_for: &'static str,
+    pub(crate) is_for: &'static str,
     /// A further requirement on calls of these collectives.
     needs: Option<Need>,
     pub(crate) size: LaunchSize,
     pub(crate) kernels: Kernels,
+    staging: Staging,
     /// Whether peers read inputs.
     reads_inputs: bool,
     /// Whether peers write outputs, if the outputs are mapped.
@@ -38,6 +41,8 @@ pub(crate) enum Kernels {
         /// For several tensors at once.
         many: Option<Kernel<GatherManyArgs>>,
     },
+    /// For a broadcast: the root sends each member one part, and each member sends its part to the others.
+    TwoHops(Kernel<MoveArgs>),
     Reduces(Kernel<ReduceArgs>),
     /// For a reduce_scatter: the kernels for equal and for different counts.
     Scatters(Kernel<ReduceArgs>, Kernel<UnevenReduceArgs>),
@@ -45,6 +50,21 @@ pub(crate) enum Kernels {
     Copies,
     /// Copy engines move the bytes, and this kernel reduces.
     CopiesAndSums(Kernel<EngineReduceArgs>),
+    /// Those of sends and receives, which `lower::messages` lowers.
+    Pipes,
+    /// Those of internode calls, which `network` lowers.
+    Internode,
+}
+
+/// Whether each step of a channel passes its staging, whose size then limits the bytes of the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Staging {
+    /// No: a constant limits the bytes.
+    Bypassed,
+    /// Yes.
+    Passed,
+    /// Yes, and there is a variant in phases ([`Plan::phased`](crate::plan::Plan::phased)).
+    Phased,
 }
 
 /// Threads per block of a launch, and the bytes from which its number of blocks follows.
@@ -87,8 +107,19 @@ const PACKETS: Recipe = Recipe {
         uneven: Some(kernels::UNEVEN_PACKETS),
         many: Some(kernels::GATHER_MANY_PACKETS),
     },
+    staging: Staging::Bypassed,
     reads_inputs: false,
     writes_outputs: false,
+};
+
+/// A row for groups on several nodes. No collective, because a call between members whose memory is mapped cannot use it.
+const INTERNODE: Recipe = Recipe {
+    algorithm: Algorithm::NetworkDirect,
+    collectives: &[],
+    is_for: "it is for groups on several nodes; ccl.across selects network-direct or network-by-node",
+    size: LaunchSize::Bulk,
+    kernels: Kernels::Internode,
+    ..PACKETS
 };
 
 pub(crate) static RECIPES: &[Recipe] = &[
@@ -124,6 +155,7 @@ pub(crate) static RECIPES: &[Recipe] = &[
             uneven: Some(kernels::UNEVEN_STAGED),
             many: Some(kernels::GATHER_MANY_STAGED),
         },
+        staging: Staging::Passed,
         ..PACKETS
     },
     Recipe {
@@ -148,6 +180,7 @@ pub(crate) static RECIPES: &[Recipe] = &[
         kernels: Kernels::Reduces(kernels::PULL),
         reads_inputs: true,
         writes_outputs: true,
+        ..PACKETS
     },
     Recipe {
         algorithm: Algorithm::Pull,
@@ -166,6 +199,7 @@ pub(crate) static RECIPES: &[Recipe] = &[
         is_for: ONLY_REDUCES,
         size: LaunchSize::Bulk,
         kernels: Kernels::Reduces(kernels::PUSH),
+        staging: Staging::Phased,
         writes_outputs: true,
         ..PACKETS
     },
@@ -175,6 +209,7 @@ pub(crate) static RECIPES: &[Recipe] = &[
         is_for: ONLY_REDUCES,
         size: LaunchSize::Bulk,
         kernels: Kernels::Scatters(kernels::PUSH, kernels::UNEVEN_PUSH),
+        staging: Staging::Phased,
         ..PACKETS
     },
     Recipe {
@@ -182,7 +217,7 @@ pub(crate) static RECIPES: &[Recipe] = &[
         collectives: &[Collective::Broadcast],
         is_for: "it is for broadcast",
         size: LaunchSize::Bulk,
-        kernels: Kernels::Moves { even: kernels::TWO_HOP, uneven: None, many: None },
+        kernels: Kernels::TwoHops(kernels::TWO_HOP),
         writes_outputs: true,
         ..PACKETS
     },
@@ -216,6 +251,16 @@ pub(crate) static RECIPES: &[Recipe] = &[
         kernels: Kernels::CopiesAndSums(kernels::ENGINE_REDUCE),
         ..PACKETS
     },
+    Recipe {
+        algorithm: Algorithm::Pipes,
+        collectives: &[Collective::SendReceive],
+        is_for: "it is for sends and receives",
+        size: LaunchSize::Bulk,
+        kernels: Kernels::Pipes,
+        ..PACKETS
+    },
+    INTERNODE,
+    Recipe { algorithm: Algorithm::NetworkByNode, ..INTERNODE },
 ];
 
 fn known_counts(shape: &Shape, reason: &'static str) -> Result<(), &'static str> {
@@ -236,34 +281,62 @@ fn output_is_reached(shape: &Shape) -> Result<(), &'static str> {
     Err("peers have to reach the output: make it symmetric, or register it")
 }
 
+fn rows(algorithm: Algorithm) -> impl Iterator<Item = &'static Recipe> {
+    RECIPES.iter().filter(move |row| row.algorithm == algorithm)
+}
+
+/// The first row of an algorithm; an internode algorithm has no other.
+pub(crate) fn first_row(algorithm: Algorithm) -> &'static Recipe {
+    #[expect(clippy::expect_used, reason = "a test looks every algorithm up")]
+    rows(algorithm).next().expect("an algorithm has a row in the table of recipes")
+}
+
 /// The row by which an algorithm runs a call of this shape between members whose memory is mapped.
 ///
 /// # Errors
 /// The reason why it cannot.
 pub(crate) fn find(algorithm: Algorithm, shape: &Shape) -> Result<&'static Recipe, &'static str> {
-    if matches!(algorithm, Algorithm::NetworkDirect | Algorithm::NetworkByNode) {
-        return Err(
-            "it is for groups on several nodes; ccl.across selects network-direct or network-by-node",
-        );
+    match rows(algorithm).find(|row| row.collectives.contains(&shape.collective)) {
+        Some(row) => row.needs.map_or(Ok(row), |needs| needs(shape).map(|()| row)),
+        None if shape.collective == Collective::SendReceive => Err("sends and receives go through pipes"),
+        None => Err(first_row(algorithm).is_for),
     }
-    if algorithm == Algorithm::Pipes {
-        return Err("it is for sends and receives");
-    }
-    if shape.collective == Collective::SendReceive {
-        return Err("sends and receives go through pipes");
-    }
-    let rows = || RECIPES.iter().filter(move |row| row.algorithm == algorithm);
-    let Some(row) = rows().find(|row| row.collectives.contains(&shape.collective)) else {
-        return Err(rows().next().map_or("it has no kernel", |row| row.is_for));
-    };
-    row.needs.map_or(Ok(()), |needs| needs(shape)).map(|()| row)
 }
 
-/// Whether peers read inputs, and whether peers write outputs. Such buffers have equal offsets and registrations on all members.
-pub(crate) fn reached_by_peers(shape: &Shape, algorithm: Algorithm) -> (bool, bool) {
-    find(algorithm, shape).map_or((false, false), |recipe| {
-        (recipe.reads_inputs, recipe.writes_outputs && shape.output.is_reached())
-    })
+impl Recipe {
+    /// Whether the staging of a channel limits the bytes of its steps.
+    pub(crate) fn is_staged(&self) -> bool {
+        self.staging != Staging::Bypassed
+    }
+
+    /// Whether there is a variant in phases.
+    pub(crate) fn has_phases(&self) -> bool {
+        self.staging == Staging::Phased
+    }
+
+    /// Whether copy engines move the bytes.
+    pub(crate) const fn is_by_copies(&self) -> bool {
+        matches!(self.kernels, Kernels::Copies | Kernels::CopiesAndSums(_))
+    }
+
+    /// Whether peers read inputs, and whether peers write outputs. Such buffers have equal offsets and registrations on all members.
+    pub(crate) const fn reached_by_peers(&self, shape: &Shape) -> (bool, bool) {
+        (self.reads_inputs, self.writes_outputs && shape.output.is_reached())
+    }
+}
+
+impl PartialEq for Recipe {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Recipe {}
+
+impl Hash for Recipe {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        std::ptr::from_ref(self).hash(state);
+    }
 }
 
 impl Algorithm {
@@ -272,9 +345,6 @@ impl Algorithm {
     /// # Errors
     /// The reason why it cannot, as in [`Error::Algorithm`](crate::types::Error::Algorithm).
     pub fn allows(self, shape: &Shape) -> Result<(), &'static str> {
-        if (self, shape.collective) == (Self::Pipes, Collective::SendReceive) {
-            return Ok(());
-        }
         find(self, shape).map(drop)
     }
 }
@@ -284,15 +354,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_algorithm_has_at_most_one_row_per_collective() {
-        for algorithm in Algorithm::ALL {
-            let rows = || RECIPES.iter().filter(move |row| row.algorithm == algorithm);
-            assert!(rows().next().is_some(), "{algorithm}");
+    fn an_algorithm_has_rows_and_at_most_one_per_collective() {
+        let unnamed = [Algorithm::Pipes, Algorithm::NetworkDirect, Algorithm::NetworkByNode];
+        for algorithm in Algorithm::ALL.into_iter().chain(unnamed) {
+            let first = first_row(algorithm);
             for collective in Collective::ALL {
-                let count = rows().filter(|row| row.collectives.contains(&collective)).count();
+                let count = rows(algorithm).filter(|row| row.collectives.contains(&collective)).count();
                 assert!(count <= 1, "{algorithm}, {collective}: {count} rows");
             }
-            assert!(rows().all(|row| Some(row.is_for) == rows().next().map(|row| row.is_for)), "{algorithm}");
+            assert!(rows(algorithm).all(|row| row.is_for == first.is_for), "{algorithm}");
         }
     }
 }
