@@ -75,7 +75,7 @@ def _join(group: dist.ProcessGroup, ranks: tuple[int, ...], heap_bytes: int) -> 
     return anabranch.init(store=group.get_group_store(), name=name, rank=group.rank(), world_size=group.size(), **place)
 
 
-def world_of(group: dist.ProcessGroup, heap_bytes: int) -> Joined:
+def _world_of(group: dist.ProcessGroup, heap_bytes: int) -> Joined:
     """The world of the group's ranks. Collective over them.
 
     It is that of the backend ``anabranch``, if torch has such a group and all of these ranks are in it. Otherwise the ranks join one over the
@@ -92,3 +92,19 @@ def world_of(group: dist.ProcessGroup, heap_bytes: int) -> Joined:
     joined = _joined[ranks]
     joined._users += 1
     return joined
+
+
+class User:
+    """What the classes of buffers share: the use of a world by plans."""
+
+    def __init__(self, group: dist.ProcessGroup, heap_bytes: int, *plans: dict[Any, Any]) -> None:
+        self._joined, self._all_plans, self._is_destroyed = _world_of(group, heap_bytes), plans, False
+
+    def destroy(self) -> None:
+        """Drops the plans; the last buffer of a group leaves its world. Collective. Doing it again does nothing."""
+        if self._is_destroyed:
+            return
+        self._is_destroyed = True
+        for plans in self._all_plans:
+            plans.clear()
+        self._joined.drop()

@@ -15,7 +15,7 @@ import anabranch
 from . import _low_latency as low_latency
 from . import _normal as normal
 from ._config import BLOCK, Config, Settings, low_latency_bytes, normal_bytes, refuse_unknown
-from ._world import world_of
+from ._world import User
 from .utils import EventHandle, EventOverlap, recorded, wait_for
 
 # How long ranks wait for each other to unmask.
@@ -24,13 +24,13 @@ _UNMASK_SECONDS = 60
 _LOG = logging.getLogger("anabranch.deep_ep")
 
 
-class Buffer:
+class Buffer(User):
     """Dispatch and combine of a group of ranks, with the interface of DeepEP's ``Buffer``.
 
     Every call with tensors is collective, unless it says otherwise: all ranks of the group make the same calls, in the same order, also with 0
     tokens. Expert ``e`` of ``E`` is on rank ``e * R // E`` of ``R``; ``E`` is a multiple of ``R``. Calls run on the current stream, and so
-    does what ``async_finish`` asks for: its event is that of the call's work. Calls of a group run one after the other on whatever streams;
-    the caller orders replays of graphs with each other and with calls. Plans are made, and take their memory, at the first call of
+    does what ``async_finish`` asks for: its event is that of the call's work. Calls of a group run one after the other on whatever streams,
+    and so do graphs that hold some, unless a thread launches one while another makes a call or launches one. Plans are made, and take their memory, at the first call of
     each shape: make such a call before a graph is captured.
     """
 
@@ -70,21 +70,11 @@ class Buffer:
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode, self.explicitly_destroy, self.enable_shrink = low_latency_mode, explicitly_destroy, enable_shrink
         self._settings = Settings.read()
-        self._joined = world_of(group, num_nvl_bytes + num_rdma_bytes)
         self._normal: dict[normal.Shape, normal.Plan] = {}
         self._low_latency: dict[low_latency.Shape, low_latency.Plan] = {}
         # Ranks that were masked by hand, for plans that are made later.
         self._masked: set[int] = set()
-        self._is_destroyed = False
-
-    def destroy(self) -> None:
-        """Drops the plans; the last buffer of a group leaves its world. Collective. Doing it again does nothing."""
-        if self._is_destroyed:
-            return
-        self._is_destroyed = True
-        self._normal.clear()
-        self._low_latency.clear()
-        self._joined.drop()
+        super().__init__(group, num_nvl_bytes + num_rdma_bytes, self._normal, self._low_latency)
 
     @staticmethod
     def is_sm90_compiled() -> bool:

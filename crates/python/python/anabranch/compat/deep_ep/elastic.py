@@ -13,7 +13,7 @@ import anabranch
 from . import _elastic as layouts
 from . import _normal as normal
 from ._config import Settings, normal_bytes, refuse_unknown
-from ._world import world_of
+from ._world import User
 from .utils import EventHandle, EventOverlap, recorded, used_on_current_stream, wait_for
 
 # DeepEP's buffers are multiples of it.
@@ -108,7 +108,7 @@ class EPHandle:
         return torch.cat([ranks * self.num_max_tokens_per_rank + tokens, ranks * slots.shape[1] + first, slots], 1).int()
 
 
-class ElasticBuffer:
+class ElasticBuffer(User):
     """Dispatch and combine of a group of ranks, with the interface of DeepEP's ``ElasticBuffer``.
 
     Calls with tensors are collective, and run on the current stream, as those of :class:`Buffer`. Rows come by rank and token of their
@@ -165,17 +165,8 @@ class ElasticBuffer:
         self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
         self.scaleout_rank_idx, self.scaleup_rank_idx = 0, self.rank_idx
         self._settings = Settings.read()
-        self._joined = world_of(group, self.num_bytes)
         self._plans: dict[tuple[normal.Shape, int], normal.Plan] = {}
-        self._is_destroyed = False
-
-    def destroy(self) -> None:
-        """Drops the plans; the last buffer of a group leaves its world. Collective. Doing it again does nothing."""
-        if self._is_destroyed:
-            return
-        self._is_destroyed = True
-        self._plans.clear()
-        self._joined.drop()
+        super().__init__(group, self.num_bytes, self._plans)
 
     @staticmethod
     def get_buffer_size_hint(
