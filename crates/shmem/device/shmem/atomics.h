@@ -1,7 +1,7 @@
-// Atomic operations on words of a peer: u32, u64, i32 and i64, naturally aligned, each by one thread. They are atomic
-// with respect to each other and, for 64-bit words, to signals; not to puts and plain values over the same word. A 32-bit
-// operation touches its 4 bytes only. By NIC they are atomic among those of NICs: a word is worked on by NICs, or by mapped members, and
-// not by both. They are relaxed: fence or quiet orders them.
+// Atomic operations on words of a peer: u32, u64, i32 and i64, naturally aligned, each by one thread. They are atomic with respect to each
+// other and, for 64-bit words, to signals; not to puts and plain values over the same word. A 32-bit operation touches its 4 bytes only. By
+// NIC they are atomic among those of NICs: a word is changed either by NICs or by mapped members. They are relaxed: fence or quiet orders
+// them.
 //
 // Those that fetch return the old value; from a peer that cannot be reached they return zero and report a fault. The
 // others return a status.

@@ -5,8 +5,8 @@
 // own device memory, all zero at the start. Word r of the array is written by rank r only. Epochs start at 1, grow by one
 // a call, and are advanced by the kernel, so a replayed graph is just another epoch.
 //
-// Why a flag word may be overwritten. Rank r stores epoch e + 1 after it has passed e, perhaps before this rank has looked
-// at e. The wait is for "reached e", which e + 1 satisfies, and rank r cannot pass e + 1 before this rank arrives there.
+// Why a flag word may be overwritten. Rank r stores epoch e + 1 after it has passed e, perhaps before this rank has read e. The wait is for
+// "reached e", which e + 1 satisfies, and rank r cannot pass e + 1 before this rank arrives there.
 #pragma once
 
 #include "shmem/order.h"
@@ -14,12 +14,12 @@
 
 namespace shmem {
 
-// Tells a member; behind the caller's release.
+// Stores the epoch at a member, after the caller's release.
 //
-// Why the word of a member that is reached by NIC does not go back. Any block may meet, another one in each launch, and queue pairs have no
-// order among each other: by its own, epoch e + 1 could land before e, the word would go back behind it, and the wait for e + 1 that
-// came later would be in vain. So all epochs go by the peer's first queue pair, which writes in the order of its requests; and they are
-// put there in order, as a rank stores e + 1 behind the end of its meeting e.
+// Why the word of a member that is reached by NIC does not go back. Any block may call the barrier, another one in each launch, and queue
+// pairs are not ordered with each other: by queue pairs of the blocks, epoch e could land after e + 1, and a later wait for e + 1 would
+// expire. So all epochs go by the peer's first queue pair, which writes in the order of its requests; they are posted in order, because a
+// rank posts e + 1 after its barrier e has ended.
 ANABRANCH_DEVICE Status store_epoch(const Grid& grid, const Context& context, u64* flag, u64 epoch, GroupRank peer) {
 #if SHMEM_NIC
     if (is_by_nic(grid, context, peer)) {
@@ -36,12 +36,11 @@ ANABRANCH_DEVICE Status store_epoch(const Grid& grid, const Context& context, u6
 
 // Arrival of all members, one hop: each stores its epoch at each other. Before arriving, the block's stores, to its own
 // heap and to peers, are released at system scope; after all have arrived, it acquires. So what every member's block has
-// stored before is visible to every member's block after. Stores of other blocks count only if the caller has brought
-// them in before (`arrive_is_last`). It is not quiet: what copy engines and NICs were given may still be under way.
-// All threads of the block call and get the same answer. After a fault the epoch is not advanced and the workspace is
-// dead.
+// stored before is visible to every member's block after. Stores of other blocks count only if the caller has acquired them
+// before (`arrive_is_last`). It is not quiet: requests to copy engines and NICs may still be in flight. All threads of the block
+// call and get the same status. After a fault the epoch is not advanced and the workspace cannot be used.
 ANABRANCH_DEVICE Status team_sync(const Grid& grid, const Context& context, const BarrierWorkspace& workspace) {
-    // The lanes of wave 0 store the flags, each behind a fence of its own where the target wants one.
+    // The lanes of wave 0 store the flags, each after a fence of its own where the target needs one.
     Block::release_for_first(grid, WAVE_SIZE);
     Status agreed = Status::OK;
     if (grid.wave() == 0) {
@@ -51,15 +50,15 @@ ANABRANCH_DEVICE Status team_sync(const Grid& grid, const Context& context, cons
         Symmetric<u64> flags = {workspace.flags};
         Status status = Status::OK;
         for (u32 i = grid.lane(); i < context.size(); i += WAVE_SIZE) {
-            // Each rank begins behind itself, so that they do not all store to rank 0 first.
+            // Each rank begins with itself, so that they do not all store to rank 0 first.
             u32 peer = context.team.rank + i;
             peer = peer < context.size() ? peer : peer - context.size();
             u64* flag = reach(grid, context, flags + context.team.rank, GroupRank{peer});
             if (flag == nullptr) {
                 status = Status::UNREACHABLE;
             } else {
-                Status told = store_epoch(grid, context, flag, epoch, GroupRank{peer});
-                status = told == Status::OK ? status : told;
+                Status stored = store_epoch(grid, context, flag, epoch, GroupRank{peer});
+                status = stored == Status::OK ? status : stored;
             }
         }
         bool reached = !grid.wave_any(status != Status::OK);
@@ -84,12 +83,11 @@ ANABRANCH_DEVICE Status team_sync(const Grid& grid, const Context& context, cons
     return static_cast<Status>(Block::broadcast(grid, static_cast<u64>(agreed)));
 }
 
-// quiet, then team_sync: what the members' blocks have put to anyone before is complete after. Over P2P there is nothing
-// to drain but the stores of the block, and team_sync releases those; that release is the quiet. Calls, answers and
-// faults as team_sync.
+// quiet, then team_sync: what the members' blocks have put to any rank before is complete after. Over P2P only the stores of the
+// block are in flight, and team_sync releases them. Callers, status and faults as for team_sync.
 ANABRANCH_DEVICE Status team_barrier(const Grid& grid, const Context& context, const BarrierWorkspace& workspace) {
 #if SHMEM_ENGINES || SHMEM_NIC
-    // Who has not completed does not tell others that it has come.
+    // A rank whose requests are not complete does not store its epoch.
     Status status = quiet<Block>(grid, context);
     if (status != Status::OK) return status;
 #endif

@@ -81,7 +81,7 @@ ANABRANCH_DEVICE RouteKind route_kind(const Grid& grid, const Context& context, 
 
 #endif
 
-// A copy or a signal that only the host may ask for: a fault, and nothing is touched. Any lane.
+// A copy or a signal that only the host can request: a fault, and nothing is touched. Any lane.
 ANABRANCH_DEVICE Status refuse(const Grid& grid, const Context& context, u64 offset, GroupRank peer) {
     report_fault(grid, context.wait, PHASE_UNSUPPORTED, peer.value, offset, 0, 0);
     return Status::UNSUPPORTED;

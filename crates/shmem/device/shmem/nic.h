@@ -2,16 +2,16 @@
 // with SHMEM_NIC = 1 then, RDMA_PROVIDER and RDMA_ATOMICS; such a peer is not mapped, and its objects are at addresses of its NIC.
 //
 // The leader of a scope puts requests into one queue pair: that of its wave, out of the peer's. What the scope's lanes stored is
-// released before, as a NIC reads memory and no cache. Which one says the number of the block and of the wave in it, and nothing of the
-// launch: wave 0 of block b, by which blocks put, has the same in every launch, however many threads its blocks have. Flags that the same
-// block writes from launch to launch (ccl/links.h) need no more. A word that now one block sets and now another could go back, as queue pairs
-// have no order among each other: `team_sync`, which any block may call, tells by the peer's first queue pair (`first_nic_entry`). Of
-// `signal` and `p` on a word that is the callers' duty: one block sets it, or the next value is sent when the peer has shown that it saw
-// the one before (ep/kernels/dispatch_nodes.hip).
+// released before, as a NIC reads memory and no cache. The queue pair depends on the numbers of the block and of its wave alone: wave 0 of
+// block b, by which blocks put, has the same in every launch, however many threads its blocks have. Flags that the same block writes from
+// launch to launch (ccl/links.h) are therefore in order. A word that different blocks set could go back, because queue pairs are not ordered
+// with each other: `team_sync`, which any block may call, uses the peer's first queue pair (`first_nic_entry`). For `signal` and `p` on a
+// word this is the caller's duty: one block sets it, or the next value is sent after the peer has shown that it read the last one
+// (ep/kernels/dispatch_nodes.hip).
 //
-// Order: writes and values of one queue pair are done at the peer in the order in which they were put there, and atomic operations behind
-// the writes before them. So a signal behind a copy needs nothing but its place. What stands behind reads and atomic operations may overtake
-// these (InfiniBand specification, volume 1, "work request operation ordering"): a fence waits for what the wave's queue pair has.
+// Order: writes and values of one queue pair are done at the peer in the order in which they were posted, and atomic operations after
+// earlier writes. So a signal after a copy needs no fence. Requests after reads and atomic operations may overtake these (InfiniBand
+// specification, volume 1, "work request operation ordering"): a fence waits for what the wave's queue pair has.
 #pragma once
 
 #include "shmem/scope.h"
@@ -55,7 +55,7 @@ ANABRANCH_DEVICE rdma::Request nic_value(const void* remote, u64 value, u32 byte
     return request;
 }
 
-// An atomic operation on a word of the peer's.
+// An atomic operation on a word of the peer.
 ANABRANCH_DEVICE rdma::Request nic_operation(rdma::Opcode opcode, const void* remote, u64 value, u64 compare, u32 bytes) {
     rdma::Request request = nic_copy(opcode, nullptr, remote, 0);
     request.value = value;
@@ -64,7 +64,7 @@ ANABRANCH_DEVICE rdma::Request nic_operation(rdma::Opcode opcode, const void* re
     return request;
 }
 
-// Puts a copy for `peer`, and a signal behind it where `signals`, into its queue pair; if asked, waits until they are done, so that what
+// Posts a copy for `peer`, and after it a signal if `signals`, to its queue pair. If `waits`, waits until they are done, so that what
 // was copied here may be read, and what was copied from here written again. All lanes of the scope, equal arguments.
 template <class Scope>
 ANABRANCH_DEVICE Status by_nic(const Grid& grid, const Context& context, GroupRank peer, const rdma::Request& copy, bool signals,
@@ -76,7 +76,7 @@ ANABRANCH_DEVICE Status by_nic(const Grid& grid, const Context& context, GroupRa
         u64 end = 0, first = 0;
         u32 no_key = 0;
         WaitStatus done = WAIT_OK;
-        // Before the copy: of a signal that is refused, nothing moves.
+        // Before the copy: if the signal is refused, nothing moves.
         bool is_looked_at = signals && !is_poisoned(grid, context.wait.control);
         if (is_looked_at && !rdma::is_allowed(grid, context.wait, queue, signal, false, no_key)) done = WAIT_FAULT;
         if (done == WAIT_OK) done = rdma::post(grid, context.wait, queue, copy, first);
@@ -121,7 +121,7 @@ ANABRANCH_DEVICE Status put_value_by_nic(const Grid& grid, const Context& contex
     return from_nic(rdma::post(grid, context.wait, queue, nic_value(to, number, sizeof(T)), end));
 }
 
-// Loads a value of the peer's; zero behind a fault. One thread.
+// Loads a value of the peer; zero after a fault. One thread.
 template <class T>
 ANABRANCH_DEVICE T get_value_by_nic(const Grid& grid, const Context& context, GroupRank peer, const T* from) {
     RdmaQueue queue = rdma::load_queue(grid, nic_entry(grid, context, peer));

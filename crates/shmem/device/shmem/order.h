@@ -1,16 +1,16 @@
 // Order and completion of what was sent.
 //
-// Over P2P both are a release at system scope. They differ in what they promise, so that code written for P2P stays right
-// where they are different: fence orders what goes to the same peer and completes nothing; quiet completes everything
+// Over P2P both are a release at system scope. Their contracts differ, so that code written for P2P is correct over the other
+// transports: fence orders what goes to the same peer and completes nothing; quiet completes everything
 // that the calling lanes issued, over every transport of the context. Neither makes a value that was stored *locally*
 // visible to a peer's get; team_sync and team_barrier do.
 //
-// A NIC lets what follows overtake reads and atomic operations: a fence waits for the queue pair that the lanes of the wave give all of
-// theirs for a peer to, and quiet for those of all peers (or of one). A signal with its copy (put_signal) waits for nothing.
+// With a NIC, later requests may overtake reads and atomic operations: a fence waits for the queue pair of the calling wave to the peer,
+// and quiet for the queue pairs of all peers (or of one). A signal with its copy (put_signal) waits for nothing.
 //
-// Copy engines know no order between their copies and stores of kernels, nor between queues: there a fence waits until the
-// copies are done, and quiet does so for the queues of all peers (or of one), whichever wave put them there. The end of a
-// kernel completes stores, and nothing that engines were given: a kernel whose work is to be complete at its end calls quiet.
+// Copy engines order their copies neither with stores of kernels nor with other queues: there a fence waits until the
+// copies are done, and quiet does so for the queues of all peers (or of one), whichever wave posted to them. The end of a
+// kernel completes stores, but no copies of engines: a kernel whose work must be complete at its end calls quiet.
 #pragma once
 
 #include "shmem/engine.h"
@@ -18,7 +18,7 @@
 namespace shmem {
 
 #if SHMEM_ENGINES || SHMEM_NIC
-// Completes what was given to engines and NICs for `count` peers from `first` on. All lanes of the scope, behind a barrier of it.
+// Completes what was posted to engines and NICs for `count` peers from `first` on. All lanes of the scope, after a barrier of it.
 template <class Scope>
 ANABRANCH_DEVICE Status drain(const Grid& grid, const Context& context, u32 first, u32 count) {
 #if SHMEM_ENGINES
@@ -35,7 +35,7 @@ ANABRANCH_DEVICE Status drain(const Grid& grid, const Context& context, u32 firs
 #endif
 
 #if SHMEM_ENGINES || SHMEM_NIC
-// What a fence waits for, before anything is told to `count` peers from `first` on. One thread.
+// The wait of a fence for `count` peers from `first` on. One thread.
 ANABRANCH_DEVICE Status finish(const Grid& grid, const Context& context, u32 first, u32 count) {
 #if SHMEM_ENGINES
     drain_engines<Thread>(grid, context, first, count);
@@ -49,8 +49,7 @@ ANABRANCH_DEVICE Status finish(const Grid& grid, const Context& context, u32 fir
 #endif
 
 // Orders this thread's puts, values, atomics and signals to `peer` before its later ones to `peer`. One thread. For
-// what a wave or a block has put, use quiet or put_signal. FAULT where an engine or a NIC did not finish: nothing may be reported
-// behind it.
+// what a wave or a block has put, use quiet or put_signal. FAULT if an engine or a NIC did not finish: the caller must not signal then.
 ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context, GroupRank peer) {
     Status status = Status::OK;
 #if SHMEM_ENGINES || SHMEM_NIC
@@ -76,10 +75,10 @@ ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context) {
 }
 
 // Completes everything that the lanes of the scope have issued, to any peer: puts are visible there, gets are valid here,
-// sources may be reused. Of a put by NIC it says that the peer's NIC has taken it: visible it is to whoever is told by a queue pair of the
-// same NIC, and of what else may tell nothing is said (docs/memory-model.md, "What a NIC's completion says"). All lanes of the scope call; it
-// is also a barrier of the scope. Afterwards a signal of any of these lanes publishes what any of them has put. FAULT where an engine or a
-// NIC did not finish.
+// sources may be reused. A put by NIC is complete when the peer's NIC has it: it is visible to a reader that is notified by a queue pair of
+// the same NIC; notification by another path is not covered (docs/memory-model.md, "What a NIC's completion says"). All lanes of the scope
+// call; it is also a barrier of the scope. Afterwards a signal of any of these lanes publishes what any of them has put. FAULT if an engine
+// or a NIC did not finish.
 template <class Scope>
 ANABRANCH_DEVICE Status quiet(const Grid& grid, const Context& context) {
     Scope::release_for_all(grid);

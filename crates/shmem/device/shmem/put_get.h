@@ -1,11 +1,11 @@
 // Bulk copies and single values. Over P2P a put is stores to the peer's mapped memory and a get is loads from it; by copy
 // engines (engine.h) both are packets; single values are stores and loads either way. By NIC (nic.h) all are requests, and the local
-// side of copies is memory that the NIC knows: the heap, or what `World::register_local` was given. Else it is a fault, and nothing moves.
+// side of copies is registered with the NIC: the heap, or memory of `World::register_local`. Else it is a fault, and nothing moves.
 //
 // For all of them: any number of elements, also zero (nothing moves, OK); any alignment; not one byte outside the two
 // ranges is read or written; source and destination do not overlap; the peer may be this rank. The local side is memory
-// of this rank, heap or not. What other lanes of the scope stored to the source is put in order by the caller (a barrier
-// of the scope) before the call. Several copies are not ordered among themselves: see order.h and put_signal.
+// of this rank, heap or not. The caller orders stores of other lanes of the scope to the source before the call (a barrier
+// of the scope). Several copies are not ordered among themselves: see order.h and put_signal.
 #pragma once
 
 #include "shmem/engine.h"
@@ -30,8 +30,8 @@ ANABRANCH_DEVICE void copy_units(const Grid& grid, u32 lane, u32 lanes, u8* to, 
     for (; at < count; at += step) remote_store(grid, target + at, heap_load(grid, source + at));
 }
 
-// Bytes up to the first aligned unit, the units, and the bytes behind the last one. Both sides have the same phase
-// modulo the unit, so aligning one aligns the other.
+// Bytes up to the first aligned unit, the units, and the bytes after the last one. Both addresses are equal modulo
+// the unit, so aligning one aligns the other.
 template <class Unit>
 ANABRANCH_DEVICE void copy_aligned(const Grid& grid, u32 lane, u32 lanes, u8* to, const u8* from, u64 bytes) {
     u64 head = minimum<u64>(bytes, (0 - reinterpret_cast<u64>(to)) & (sizeof(Unit) - 1));
@@ -65,7 +65,7 @@ ANABRANCH_DEVICE Status check_peer(const Grid& grid, const Context& context, u64
     return Status::MISUSE;
 }
 
-// A copy by the peer's route, where that is no mapping; false where it is one, and nothing was done.
+// A copy by the peer's route. False, and nothing is done, if the peer is mapped.
 template <class Scope>
 ANABRANCH_DEVICE bool copy_by_route(const Grid& grid, const Context& context, GroupRank peer, const void* to,
                                      const void* from, u64 bytes, bool is_get, bool waits, Status& status) {
@@ -110,8 +110,8 @@ ANABRANCH_DEVICE Status put_nbi(const Grid& grid, const Context& context, Symmet
 }
 
 // Copies `count` elements to `peer`. On return every lane of the scope may reuse the source: each lane's loads have
-// returned before its stores are issued, and the barrier waits for all lanes; an engine has said that it is done. The data is visible at the peer only after
-// quiet, a team barrier, or a signal behind a fence.
+// returned before its stores are issued, and the barrier waits for all lanes; copies by engine and NIC are complete. The data is visible at
+// the peer only after quiet, a team barrier, or a signal after a fence.
 template <class Scope, class T>
 ANABRANCH_DEVICE Status put(const Grid& grid, const Context& context, Symmetric<T> target, const T* source, u64 count,
                             GroupRank peer) {

@@ -1,11 +1,11 @@
-// Scopes: who calls an operation together. All lanes that a scope names call, with equal arguments, converged; a block
+// Scopes: the threads that call an operation together. All lanes that a scope names call, with equal arguments, converged; a block
 // has a whole number of waves. Lane 0 is the scope's leader: it stores signals and polls.
 //
 // The rules of `anabranch/publish.h`, for each scope:
 // - AMD, and the host that follows it: a barrier drains no other wave's stores, so every wave releases at system scope
 //   before the barrier; afterwards any lane's relaxed flag store publishes.
-// - NVIDIA: the barrier orders the scope's stores before whoever fences after it, and that fence is cumulative; but a
-//   flag store publishes only behind a fence of its own thread. So: barrier, then fences by those who will store flags.
+// - NVIDIA: the barrier orders the scope's stores before a fence of any thread after it, and that fence is cumulative; but a
+//   flag store publishes only after a fence of its own thread. So: barrier, then fences by the threads that will store flags.
 #pragma once
 
 #include "shmem/types.h"

@@ -1,12 +1,12 @@
 // Signals: 64-bit words in flag memory, 8-byte aligned, that one side sets or adds to and the other waits for. Over one
 // word either SET or ADD is in flight, never both; a word is written through signals (or 64-bit atomics) only.
 //
-// By copy engines a SET is two stores of 32 bits, the low half first: values that only grow, and waits with GE or GT, are right;
-// others may see a value that was never set. Signals are ordered within a queue only, and a wave keeps to one of the peer's: a word that
+// By copy engines a SET is two stores of 32 bits, the low half first: values that only grow, with waits by GE or GT, are correct; other
+// waits may see a value that was never set. Signals are ordered within a queue only, and a wave uses one queue to a peer: a word that
 // several waves, or a kernel and the host, SET one after the other needs a quiet between.
 //
-// By NIC a signal is a request behind those of its copy. A word that ADD goes to is added to by NICs, or by mapped members, and not by
-// both: NICs' atomic operations are atomic among themselves, and not all are so with respect to a GPU's.
+// By NIC a signal is a request after those of its copy. A word is added to either by NICs or by mapped members: NICs' atomic operations are
+// atomic among themselves, and not all are so with respect to a GPU's.
 //
 // Orders are compared by the signed difference, as epochs are, so that they survive a wrap: `GE` holds when the word is
 // less than 2^63 ahead of the value. GE is the form to use; EQ misses an overrun, NE passes on garbage.
@@ -56,7 +56,7 @@ ANABRANCH_DEVICE void signal_word(const Grid& grid, u64* word, u64 value, Signal
 }
 
 #if SHMEM_ENGINES
-// A signal behind copies, as packets of the peer's queue. The word at the peer is mapped.
+// A signal after copies, as packets of the peer's queue. The word at the peer is mapped.
 template <class Scope>
 ANABRANCH_DEVICE Status signal_by_queue(const Grid& grid, const Context& context, GroupRank peer, const void* to,
                                         const void* from, u64 bytes, u64* word, u64 value, SignalOp op, bool waits) {
@@ -68,7 +68,7 @@ ANABRANCH_DEVICE Status signal_by_queue(const Grid& grid, const Context& context
 #endif
 
 #if SHMEM_NIC
-// A signal behind a copy, as requests of the peer's queue pair. `to` and `word` are addresses of its NIC's.
+// A signal after a copy, as requests of the peer's queue pair. `to` and `word` are addresses for the NIC.
 template <class Scope>
 ANABRANCH_DEVICE Status signal_by_nic(const Grid& grid, const Context& context, GroupRank peer, const void* to, const void* from,
                                       u64 bytes, u64* word, u64 value, SignalOp op, bool waits) {
@@ -104,7 +104,7 @@ ANABRANCH_DEVICE Status signal(const Grid& grid, const Context& context, Symmetr
 // that of earlier puts). Zero elements still signal. The source may be reused after quiet<Scope>. All lanes of the scope
 // call.
 //
-// Order: every lane that copied releases (scope.h), the scope meets, the leader stores the word.
+// Order: every lane that copied releases (scope.h), a barrier of the scope, the leader stores the word.
 template <class Scope, class T>
 ANABRANCH_DEVICE Status put_signal_nbi(const Grid& grid, const Context& context, Symmetric<T> target, const T* source,
                                        u64 count, Symmetric<u64> word, u64 value, SignalOp op, GroupRank peer,
@@ -137,7 +137,7 @@ ANABRANCH_DEVICE Status put_signal_nbi(const Grid& grid, const Context& context,
     return Status::OK;
 }
 
-// As put_signal_nbi; the source may be reused on return, because the scope has met after the last load, or the engine is done.
+// As put_signal_nbi; the source may be reused on return, because a barrier of the scope comes after the last load, or the engine is done.
 template <class Scope, class T>
 ANABRANCH_DEVICE Status put_signal(const Grid& grid, const Context& context, Symmetric<T> target, const T* source,
                                    u64 count, Symmetric<u64> word, u64 value, SignalOp op, GroupRank peer) {

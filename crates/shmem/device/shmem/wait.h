@@ -1,8 +1,8 @@
 // Waiting for signals on this rank. Every wait has the world's budget, counted from the making of the context, and looks
-// at the abort word; when either strikes, the fault record names the peer that should have signalled, and all lanes of
-// the scope get Status::FAULT. Behind a fault a kernel skips its work and ends.
+// at the abort word; if the budget ends or the world is poisoned, the fault record names the peer that should have signalled, and all
+// lanes of the scope get Status::FAULT. After a fault a kernel skips its work and ends.
 //
-// The lanes that poll acquire at system scope after success and meet the others: then all lanes of the scope may read
+// After success the lanes that poll acquire at system scope, and a barrier follows: then all lanes of the scope may read
 // what was put before the signals.
 #pragma once
 
@@ -12,8 +12,8 @@ namespace shmem {
 
 ANABRANCH_DEVICE Status from_wait(WaitStatus status) { return status == WAIT_OK ? Status::OK : Status::FAULT; }
 
-// Waits until the own word compares so with `value`. `from` is who signals it, for the fault record. All lanes of the
-// scope call and get the same answer; it is also a barrier of the scope.
+// Waits until the own word compares so with `value`. `from` is the rank that signals it, for the fault record. All lanes of the
+// scope call and get the same status; it is also a barrier of the scope.
 template <class Scope>
 ANABRANCH_DEVICE Status signal_wait(const Grid& grid, const Context& context, Symmetric<u64> word, Compare compare,
                                     u64 value, GroupRank from) {
@@ -30,12 +30,12 @@ ANABRANCH_DEVICE Status signal_wait(const Grid& grid, const Context& context, Sy
             acquire_after_wait(grid);
         }
     }
-    // A broadcast by shuffle orders no memory: the other lanes' reads come behind the barrier.
+    // A broadcast by shuffle orders no memory: the barrier orders the other lanes' reads.
     Scope::barrier(grid);
     return static_cast<Status>(Scope::broadcast(grid, static_cast<u64>(status)));
 }
 
-// Who signals word i of several, when it is rank i.
+// Word i of several is signalled by rank i.
 struct WordOfRank {
     ANABRANCH_DEVICE GroupRank operator()(u32 index) const { return GroupRank{index}; }
 };
@@ -78,7 +78,7 @@ ANABRANCH_DEVICE Status wait_all(const Grid& grid, const Context& context, Symme
     return static_cast<Status>(Pollers<Scope>::tell(grid, static_cast<u64>(agreed)));
 }
 
-// Waits until at least one of the own words compares so with `value`, and says which in `index` (the same in all lanes;
+// Waits until at least one of the own words compares so with `value`, and stores which in `index` (the same in all lanes;
 // not written on a fault or when `count` is 0, which is a fault). Otherwise as wait_all. A caller that waits again for the
 // others leaves the word out, or asks for a higher value.
 template <class Scope, class Signaller = WordOfRank>

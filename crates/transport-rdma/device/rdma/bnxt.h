@@ -27,7 +27,7 @@ struct Bnxt {
     static constexpr u32 SPARE = 1;
 
     enum Code : u32 { WRITE = 0x04, WRITE_IMMEDIATE = 0x05, READ = 0x06, CS = 0x08, FA = 0x0b };
-    static constexpr u32 TELL = 0x01, FENCE = 0x02, INLINE = 0x10;
+    static constexpr u32 SIGNALED = 0x01, FENCE = 0x02, INLINE = 0x10;
     static constexpr u64 SLOTS = 3;
     static constexpr u64 ROWS_PER_ENTRY = 2;
     static constexpr u32 NUMBER_SHIFT = 40;
@@ -70,7 +70,7 @@ struct Bnxt {
         u64 place = start & (queue.entries - 1);
         u64* slot = reinterpret_cast<u64*>(queue.ring) + place * SLOTS * 2;
         Opcode opcode = request.opcode;
-        u64 flags = TELL | (request.fenced != 0 ? FENCE : 0);
+        u64 flags = SIGNALED | (request.fenced != 0 ? FENCE : 0);
         bool is_value = opcode == Opcode::WRITE_VALUE;
         if (is_value) flags |= INLINE;
         u64 slots = SLOTS;

@@ -23,7 +23,7 @@ struct Ionic {
     static constexpr u32 SPARE = 1;
 
     enum Code : u32 { WRITE = 0x21, WRITE_IMMEDIATE = 0x61, READ = 0x02, CS = 0x04, FA = 0x05 };
-    static constexpr u32 FENCE = 1, INLINE = 4, TELL = 8, COLOUR = 16;
+    static constexpr u32 FENCE = 1, INLINE = 4, SIGNALED = 8, COLOUR = 16;
     static constexpr u32 ERROR = 2;
 
     ANABRANCH_DEVICE static constexpr bool supports(Opcode opcode, u32 word_bytes) { return has_standard(opcode, word_bytes); }
@@ -71,7 +71,7 @@ struct Ionic {
         bool is_value = request.opcode == Opcode::WRITE_VALUE;
         u32 ranges = is_atomic(request.opcode) || (!is_value && request.bytes != 0) ? 1 : 0;
         u32 flags = request.fenced != 0 ? FENCE : 0;
-        flags |= TELL;
+        flags |= SIGNALED;
         if (is_value) flags |= INLINE;
         if ((start & queue.entries) == 0) flags |= COLOUR;
         u32 immediate = request.opcode == Opcode::WRITE_IMMEDIATE ? request.immediate : 0;
@@ -90,8 +90,8 @@ struct Ionic {
         if (reached - completed > queue.entries) reached = completed;
         // A lane that sees the count of a failed entry sees its status.
         if (reached != completed) fence_acquire_system(grid);
-        u64 told = flag_load(grid, queue.completions + 3);
-        if ((swap_bytes(high(told)) & ERROR) != 0) return Progress{completed, true, completed, swap_bytes(low(told))};
+        u64 status = flag_load(grid, queue.completions + 3);
+        if ((swap_bytes(high(status)) & ERROR) != 0) return Progress{completed, true, completed, swap_bytes(low(status))};
         return Progress{reached, false, 0, 0};
     }
     ANABRANCH_DEVICE static u64 fetched(const Request&, u64 slot) { return slot; }

@@ -1,4 +1,4 @@
-// NVIDIA ConnectX: entries, doorbell, and what its collapsed completion queue entry says.
+// NVIDIA ConnectX: entries, doorbell, and its collapsed completion queue entry.
 //
 // Fields, from rdma-core's public definitions (infiniband/mlx5dv.h) and the programmer's reference manual; numbers are big-endian.
 // An entry is one or two blocks of 64 bytes, made of segments of 16:
@@ -9,7 +9,7 @@
 //   atomic    0-1 what is swapped in or added | 2-3 what is compared
 //   masked, of 8 bytes: swap, compare, then in a segment of its own their masks; or what is added and the tops of fields
 //   masked, of 4 bytes: swap, compare and their masks; or what is added, the tops of fields, and zeros
-// `index` counts blocks, 16 bits of it, and is that of the entry's first one; so is what a completion says.
+// `index` is the number of the entry's first block, its low 16 bits; a completion names an entry by the same number.
 // Masked operations: the order of operands and the size in opmod are UCX's (uct/ib/mlx5); a fetched value of 4 bytes is
 // big-endian, one of 8 bytes is the host's (the driver makes sure of that mode).
 #pragma once
@@ -20,20 +20,20 @@ namespace rdma {
 
 struct Mlx5 {
     static constexpr u64 MOST_MESSAGE_BYTES = 1ull << 30;
-    // Nothing is stored behind the entries' release but the doorbell.
+    // Nothing is stored after the release of the entries but the doorbell.
     static constexpr bool MARKS = false;
-    // There is an entry by which the NIC reads memory of its own side (NVSHMEM's ibgda puts it behind gets, with a fence).
+    // There is an entry by which the NIC reads memory of its own side (NVSHMEM's ibgda puts it after gets, with a fence).
     static constexpr bool DUMPS = true;
     // Entries of the ring that stay free.
     static constexpr u32 SPARE = 0;
 
     enum Code : u32 { WRITE = 0x08, WRITE_IMMEDIATE = 0x09, READ = 0x10, CS = 0x11, FA = 0x12, MASKED_CS = 0x14, MASKED_FA = 0x15, DUMP = 0x23 };
     static constexpr u32 MASKED_OPMOD_4 = 8, MASKED_OPMOD_8 = 9;
-    static constexpr u32 TELL = 2 << 2;   // CQ_UPDATE
-    static constexpr u32 FENCE = 4 << 5;  // behind reads and atomic operations
+    static constexpr u32 SIGNALED = 2 << 2;  // CQ_UPDATE: a completion is requested
+    static constexpr u32 FENCE = 4 << 5;     // after earlier reads and atomic operations
     static constexpr u32 INLINE = 1u << 31;
-    enum Told : u32 { REQUESTER = 0, REQUESTER_ERROR = 13, RESPONDER_ERROR = 14 };
-    // Of `reserved`: the entry before is of two blocks. Its completion says the first.
+    enum CompletionCode : u32 { REQUESTER = 0, REQUESTER_ERROR = 13, RESPONDER_ERROR = 14 };
+    // A bit of `reserved`: the last entry has two blocks. Its completion has the number of the first.
     static constexpr u64 ENDS_WIDE = 1ull << 63;
 
     ANABRANCH_DEVICE static constexpr bool supports(Opcode opcode, u32 word_bytes) {
@@ -62,13 +62,13 @@ struct Mlx5 {
     ANABRANCH_DEVICE static bool is_wide(const Request& request) { return segments_of(request) > 4; }
     ANABRANCH_DEVICE static u32 entries_of(const Request& request) { return (is_wide(request) ? 2 : 1) + (request.dumped != 0 ? 1 : 0); }
 
-    // ---- the word that room is taken from ----
+    // ---- the word by which producers reserve entries ----
     ANABRANCH_DEVICE static u64 position(u64 taken, u64) { return taken & ~ENDS_WIDE; }
     ANABRANCH_DEVICE static u64 after(const RdmaQueue&, u64 taken, const Request& request) {
         bool ends_wide = is_wide(request) && request.dumped == 0;
         return ((taken & ~ENDS_WIDE) + entries_of(request)) | (ends_wide ? ENDS_WIDE : 0);
     }
-    // What `completed` comes to when everything before is done.
+    // The value of `completed` when everything before is done.
     ANABRANCH_DEVICE static u64 end(u64 taken, u64) { return (taken & ~ENDS_WIDE) - (taken >> 63); }
 
     // ---- entries ----
@@ -77,16 +77,16 @@ struct Mlx5 {
         bool is_masked = operation == MASKED_CS || operation == MASKED_FA;
         u32 opmod = !is_masked ? 0 : request.word_bytes == 8 ? MASKED_OPMOD_8 : MASKED_OPMOD_4;
         u32 index = static_cast<u32>(start) & 0xffffu;
-        // Where a dump stands behind it, that one's completion is the only one that says that what came is there.
-        bool is_told = request.dumped == 0;
-        u32 flags = (is_told ? TELL : 0) | (request.fenced != 0 ? FENCE : 0);
+        // If a dump follows, only its completion reports that the fetched data is in memory.
+        bool is_signaled = request.dumped == 0;
+        u32 flags = (is_signaled ? SIGNALED : 0) | (request.fenced != 0 ? FENCE : 0);
         u32 immediate = request.opcode == Opcode::WRITE_IMMEDIATE ? request.immediate : 0;
         u32 segments = segments_of(request);
         return big_endian(opmod << 24 | index << 8 | operation, queue.number << 8 | segments, flags, immediate);
     }
     // The control segment of a dump, which waits for reads and atomic operations before it.
     ANABRANCH_DEVICE static Vec16 dump_control(const RdmaQueue& queue, u64 at) {
-        u32 flags = TELL | FENCE;
+        u32 flags = SIGNALED | FENCE;
         return big_endian((static_cast<u32>(at) & 0xffffu) << 8 | DUMP, queue.number << 8 | 2, flags, 0);
     }
     // Puts segments into the ring, which the second block of an entry may wrap.
@@ -121,18 +121,18 @@ struct Mlx5 {
     ANABRANCH_DEVICE static void write(const Grid& grid, const RdmaQueue& queue, const Request& request, Local local, u64 start,
                                        u64) {
         if (request.dumped != 0) {
-            // Of a byte of this rank's results, which lie in the memory that reads and operations bring values to.
+            // It reads a byte of this rank's results, which are in the memory that reads and atomic operations write to.
             u64 at = start + entries_of(request) - 1;
             u64 byte = reinterpret_cast<u64>(queue.results + static_cast<u64>(queue.entries) * 2);
-            Writer behind = {queue, at * 4};
-            behind.segment(grid, dump_control(queue, at));
-            behind.segment(grid, big_endian(1, queue.results_key, high(byte), low(byte)));
+            Writer dump = {queue, at * 4};
+            dump.segment(grid, dump_control(queue, at));
+            dump.segment(grid, big_endian(1, queue.results_key, high(byte), low(byte)));
         }
         Writer writer = {queue, start * 4};
         writer.segment(grid, control(queue, request, start));
         writer.segment(grid, big_endian(high(request.remote), low(request.remote), queue.remote_key, 0));
         if (request.opcode == Opcode::WRITE_VALUE) {
-            // The value's first byte is its low one: data is no number of the NIC's.
+            // Not big-endian: data is copied as bytes, the value's low byte first.
             u64 value = low_bytes(request.value, length_of(request));
             u32 head = INLINE | length_of(request);
             return writer.segment(grid, Vec16{{swap_bytes(head), low(value), high(value), 0}});
@@ -144,7 +144,7 @@ struct Mlx5 {
     }
     ANABRANCH_DEVICE static void mark(const Grid&, const RdmaQueue&, const Request&, u64) {}
 
-    // ---- doorbell: the record says how far, the register that there is something, with the last control segment's beginning ----
+    // ---- doorbell: the record has the producer's position, the register gets the first 8 bytes of the last control segment ----
     ANABRANCH_DEVICE static void record(const Grid& grid, const RdmaQueue& queue, u64 next) {
         u32 producer = static_cast<u32>(next) & 0xffffu;
         u32 record = swap_bytes(producer);
@@ -160,11 +160,11 @@ struct Mlx5 {
     ANABRANCH_DEVICE static Progress look(const Grid& grid, const RdmaQueue& queue, u64 completed) {
         u32 last = swap_bytes(high(flag_load(grid, queue.completions + 7)));
         Progress progress = {completed, false, 0, 0};
-        u32 told = last >> 4 & 0xf;
-        // All ones as it was made, or a count that is older than `completed`: nothing new. What is under way is at most a ring.
+        u32 opcode = last >> 4 & 0xf;
+        // All ones (never written) or a count older than `completed` is no progress: at most a ring of entries is in flight.
         u64 reached = behind(completed, (last >> 16) + 1);
-        if (told == REQUESTER && reached - completed <= queue.entries) progress.completed = reached;
-        if (told == REQUESTER_ERROR || told == RESPONDER_ERROR) {
+        if (opcode == REQUESTER && reached - completed <= queue.entries) progress.completed = reached;
+        if (opcode == REQUESTER_ERROR || opcode == RESPONDER_ERROR) {
             fence_acquire_system(grid);  // the rest of the 64 bytes
             u32 syndromes = swap_bytes(high(flag_load(grid, queue.completions + 6)));
             progress = {completed, true, behind(completed, last >> 16), syndromes & 0xffffu};
@@ -172,7 +172,7 @@ struct Mlx5 {
         return progress;
     }
 
-    // What a result slot says.
+    // The value in a result slot.
     ANABRANCH_DEVICE static u64 fetched(const Request& request, u64 slot) {
         if (is_atomic(request.opcode) && request.word_bytes == 4) return swap_bytes(low(slot));
         return slot;

@@ -1,4 +1,4 @@
-// What is asked of a NIC, in words that all providers share, and what each provider answers with.
+// Requests to a NIC in the form that all providers share, and the progress that each provider reports.
 //
 // Every unit is compiled with
 //   RDMA_PROVIDER   whose entries are written: 1 mlx5, 2 bnxt_re, 3 ionic, 4 posted by the host (Provider in Rust)
@@ -40,17 +40,17 @@ struct Request {
     u64 compare;
     u32 word_bytes;
     u32 immediate;  // WRITE_IMMEDIATE, in the order of the host's bytes
-    // 1: not before the reads and atomic operations in front of it on this queue are done. (Writes are in order anyway; what stands
-    // behind a read or an atomic operation may otherwise overtake it at the peer.)
+    // 1: not before earlier reads and atomic operations of this queue are done. (Writes are in order anyway; a request after a read or an
+    // atomic operation may otherwise overtake it at the peer.)
     u32 fenced;
-    // 1: behind it stands an entry that has the NIC read this device's memory before it completes (RdmaQueue::read_order). Only the
-    // producers' side says so.
+    // 1: an entry follows by which the NIC reads this device's memory before it completes (RdmaQueue::read_order). Set by `post`, never by
+    // its caller.
     u32 dumped;
 };
 
 ANABRANCH_DEVICE constexpr bool is_atomic(Opcode opcode) { return opcode >= Opcode::FETCH_ADD; }
 ANABRANCH_DEVICE constexpr bool has_local(Opcode opcode) { return opcode <= Opcode::READ; }
-// Whether an operation is none on a word, or one that verbs have.
+// Whether an operation is not atomic, or is an atomic operation of verbs.
 ANABRANCH_DEVICE constexpr bool has_standard(Opcode opcode, u32 word_bytes) {
     bool is_standard = opcode == Opcode::FETCH_ADD || opcode == Opcode::COMPARE_SWAP;
     return !is_atomic(opcode) || (ATOMICS >= ATOMICS_STANDARD && is_standard && word_bytes == 8);
@@ -59,14 +59,14 @@ ANABRANCH_DEVICE u32 length_of(const Request& request) {
     return is_atomic(request.opcode) ? request.word_bytes : static_cast<u32>(request.bytes);
 }
 
-// The local side of a request as its entry names it: of WRITE and READ where its bytes are, of operations that fetch where the old
-// value goes.
+// The local side of a request as its entry names it: where the bytes of WRITE and READ are, or where the old value of an atomic operation
+// goes.
 struct Local {
     u64 address;
     u32 key;
 };
 
-// What a NIC tells of completions.
+// What a NIC reports of completions.
 struct Progress {
     u64 completed;  // the position up to which entries are done
     bool failed;    // the queue pair has stopped, and completes nothing any more
@@ -74,7 +74,7 @@ struct Progress {
     u64 syndrome;   // ... as the provider numbers them; mlx5: vendor's << 8 | syndrome
 };
 
-// Bytes the other way round, for NICs whose fields are big-endian.
+// Reverses the bytes, for NICs whose fields are big-endian.
 ANABRANCH_DEVICE u32 swap_bytes(u32 v) {
     return v >> 24 | (v >> 8 & 0xff00u) | (v << 8 & 0xff0000u) | v << 24;
 }
@@ -86,7 +86,7 @@ ANABRANCH_DEVICE u32 low(u64 v) { return static_cast<u32>(v); }
 // The value's low bytes, zeros above; at most eight.
 ANABRANCH_DEVICE u64 low_bytes(u64 value, u32 bytes) { return bytes < 8 ? value & ((1ull << 8 * bytes) - 1) : value; }
 
-// The position that the low 16 bits of a NIC's counter mean: at or behind `from`, less than 65536 away.
+// The position whose low 16 bits a NIC's counter has: `from` or up to 65535 after it.
 ANABRANCH_DEVICE u64 behind(u64 from, u32 counter) { return from + ((counter - static_cast<u32>(from)) & 0xffffu); }
 
 }  // namespace rdma
