@@ -94,7 +94,7 @@ impl Platform {
         crate::features::check(config)?;
         config.check_compiler()?;
         let jit = kernel_pipeline(&config.kernels, environment, observer)?;
-        let runtime = open_runtime(config, layout, environment)?;
+        let runtime = open_checked(config, layout, environment)?;
         let platform = Self {
             config: config.clone(),
             runtime,
@@ -198,6 +198,11 @@ fn ordinal(config: &Config, local_rank: u32) -> DeviceOrdinal {
 /// [`Error::TooManyRanks`] when `device.devices` or `device.host.count` is smaller than the ranks on this machine; [`Error::NotBuilt`];
 /// [`Error::Runtime`] with the loader's error: what was tried, and why each did not serve.
 pub fn open_runtime(config: &Config, layout: ProcessLayout, environment: &Environment) -> Result<Runtime> {
+    config.check()?;
+    open_checked(config, layout, environment)
+}
+
+fn open_checked(config: &Config, layout: ProcessLayout, environment: &Environment) -> Result<Runtime> {
     open(config.device.runtime, &runtime_config(config, layout, environment)?)
 }
 
@@ -206,7 +211,6 @@ fn runtime_config(
     layout: ProcessLayout,
     environment: &Environment,
 ) -> Result<RuntimeConfig> {
-    config.check()?;
     let ranks = layout.ranks();
     let device = &config.device;
     if let Some(devices) = &device.devices

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-#[cfg(any(feature = "sdma", feature = "rdma"))]
-use anabranch_transport::limits;
+use anabranch_transport::limits::SharedSetting;
 use anabranch_transport::{HostIdentity, TransportKind};
 #[cfg(feature = "rdma")]
 use anabranch_transport_rdma::{NicSource, RdmaConfig};
@@ -112,39 +111,22 @@ impl WorldConfig {
             ("deadline.loss_grace", format!("{:?}", self.loss_grace)),
             ("device.devices with a device listed twice", self.share_devices.to_string()),
         ];
-        let fields = all.into_iter().chain(self.sdma_fields()).chain(self.rdma_fields());
+        let of_transports = self.of_transports().into_iter().map(|(name, value, _)| (name, value));
+        let fields = all.into_iter().chain(of_transports);
         fields.map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    #[cfg(not(feature = "sdma"))]
-    fn sdma_fields(&self) -> [(&'static str, String); 0] {
-        []
-    }
-
-    #[cfg(not(feature = "rdma"))]
-    fn rdma_fields(&self) -> [(&'static str, String); 0] {
-        []
-    }
-
-    #[cfg(feature = "sdma")]
-    fn sdma_fields(&self) -> [(&'static str, String); 3] {
-        [
-            ("transport.sdma.queues", self.sdma.queues.to_string()),
-            ("transport.sdma.ring_bytes", self.sdma.ring_bytes.to_string()),
-            ("transport.sdma.most_copy_bytes", self.sdma.most_copy_bytes.to_string()),
-        ]
-    }
-
-    #[cfg(feature = "rdma")]
-    fn rdma_fields(&self) -> [(&'static str, String); 6] {
-        [
-            ("transport.rdma.driver", self.nic.name().to_owned()),
-            ("transport.rdma.queues", self.rdma.queues.to_string()),
-            ("transport.rdma.entries", self.rdma.entries.to_string()),
-            ("transport.rdma.patience", format!("{:?}", self.rdma.patience)),
-            ("transport.rdma.traffic_class", self.rdma.traffic_class.to_string()),
-            ("transport.rdma.service_level", self.rdma.service_level.to_string()),
-        ]
+    /// The settings of transports that are equal on all ranks.
+    fn of_transports(&self) -> Vec<SharedSetting> {
+        let all: &[&[SharedSetting]] = &[
+            #[cfg(feature = "sdma")]
+            &self.sdma.shared(),
+            #[cfg(feature = "rdma")]
+            &[("transport.rdma.driver", self.nic.name().to_owned(), None)],
+            #[cfg(feature = "rdma")]
+            &self.rdma.shared(),
+        ];
+        all.concat()
     }
 
     /// Checks every field.
@@ -173,10 +155,11 @@ impl WorldConfig {
                 "static, as memory of other machines cannot be mapped, or no rdma in transport.order";
             return refuse("heap.mode", "flat".to_owned(), expected);
         }
-        #[cfg(feature = "rdma")]
-        self.check_rdma()?;
-        #[cfg(feature = "sdma")]
-        self.check_sdma()?;
+        for (field, given, allowed) in self.of_transports() {
+            if let Some(allowed) = allowed {
+                return Err(Error::Config { field, given, expected: allowed.into() });
+            }
+        }
         for (index, kind) in self.transports.iter().enumerate() {
             if self.transports.iter().take(index).any(|earlier| earlier == kind) {
                 return refuse("transport.order", format!("{kind} twice"), "every transport at most once");
@@ -192,37 +175,6 @@ impl WorldConfig {
         }
         Ok(())
     }
-
-    #[cfg(feature = "sdma")]
-    fn check_sdma(&self) -> Result<()> {
-        let SdmaConfig { queues, ring_bytes, most_copy_bytes, .. } = self.sdma;
-        check_limits("transport.sdma.queues", queues, &limits::QUEUES)?;
-        check_limits("transport.sdma.ring_bytes", ring_bytes, &limits::RING_BYTES)?;
-        check_limits("transport.sdma.most_copy_bytes", most_copy_bytes, &limits::COPY_BYTES)
-    }
-
-    #[cfg(feature = "rdma")]
-    fn check_rdma(&self) -> Result<()> {
-        let RdmaConfig { queues, entries, patience, service_level, .. } = &self.rdma;
-        check_limits("transport.rdma.service_level", *service_level, &limits::SERVICE_LEVEL)?;
-        check_limits("transport.rdma.queues", *queues, &limits::QUEUES)?;
-        check_limits("transport.rdma.entries", *entries, &limits::SEND_ENTRIES)?;
-        if !limits::PATIENCE.contains(patience) {
-            let (field, given) = ("transport.rdma.patience", format!("{patience:?}"));
-            let expected = format!("{:?} to {:?}", limits::PATIENCE.start(), limits::PATIENCE.end());
-            return Err(Error::Config { field, given, expected: expected.into() });
-        }
-        Ok(())
-    }
-}
-
-#[cfg(any(feature = "sdma", feature = "rdma"))]
-fn check_limits(field: &'static str, given: impl Into<u64>, limits: &limits::Limits) -> Result<()> {
-    let given = given.into();
-    if limits.allows(given) {
-        return Ok(());
-    }
-    Err(Error::Config { field, given: given.to_string(), expected: limits.to_string().into() })
 }
 
 #[cfg(test)]

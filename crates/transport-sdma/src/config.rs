@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anabranch_transport::limits;
+use anabranch_transport::limits::{self, SharedSetting};
 
 use crate::software::SoftwareConfig;
 
@@ -19,6 +19,17 @@ pub struct SdmaConfig {
     pub patience: Duration,
     /// Of engines in software.
     pub software: SoftwareConfig,
+}
+
+impl SdmaConfig {
+    /// The settings that are equal on all ranks.
+    pub fn shared(&self) -> [SharedSetting; 3] {
+        [
+            limits::QUEUES.setting("transport.sdma.queues", self.queues),
+            limits::RING_BYTES.setting("transport.sdma.ring_bytes", self.ring_bytes),
+            limits::COPY_BYTES.setting("transport.sdma.most_copy_bytes", self.most_copy_bytes),
+        ]
+    }
 }
 
 impl Default for SdmaConfig {

@@ -8,7 +8,7 @@ use anabranch_hip::{Device, DeviceAddress, RuntimeKind};
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::{
     Audience, Error, Operation, Origin, PeerInfo, PeerMemory, Reach, Refusal, Region, Result, Scope, Support,
-    Transport, TransportKind, limits,
+    Transport, TransportKind,
 };
 use anabranch_transport_p2p::{FlatWindow, P2pTransport};
 
@@ -112,13 +112,9 @@ impl SdmaTransport {
 
 /// What a device has for copies.
 fn driving(device: &Device, config: &SdmaConfig) -> Result<Driving, Refusal> {
-    for (what, given, limits) in [
-        ("queues to each peer", config.queues.into(), limits::QUEUES),
-        ("bytes of a ring", config.ring_bytes, limits::RING_BYTES),
-        ("bytes of a copy", config.most_copy_bytes.into(), limits::COPY_BYTES),
-    ] {
-        if !limits.allows(given) {
-            return Err(Refusal::Failed { cause: format!("{what}: {given} given, {limits} allowed") });
+    for (name, given, allowed) in config.shared() {
+        if let Some(allowed) = allowed {
+            return Err(Refusal::Failed { cause: format!("{name}: {given} given, {allowed} allowed") });
         }
     }
     match device.runtime().kind() {

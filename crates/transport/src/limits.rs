@@ -34,7 +34,16 @@ pub const SERVICE_LEVEL: Limits = Limits { least: 0, most: 15, step: Step::Multi
 /// How long a peer's NIC may take to answer.
 pub const PATIENCE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
 
+/// A setting that is equal on all ranks: its key, its value, and what is allowed if the value is not.
+pub type SharedSetting = (&'static str, String, Option<String>);
+
 impl Limits {
+    /// A setting with these limits.
+    pub fn setting(&self, name: &'static str, value: impl Into<u64>) -> SharedSetting {
+        let value = value.into();
+        (name, value.to_string(), (!self.allows(value)).then(|| self.to_string()))
+    }
+
     /// Whether a number is allowed.
     pub const fn allows(&self, number: u64) -> bool {
         let fits = match self.step {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anabranch_transport::limits;
+use anabranch_transport::limits::{self, SharedSetting};
 
 use super::LinkLayer;
 use crate::error::{NicError, Result};
@@ -43,6 +43,20 @@ impl RdmaConfig {
     pub const MOST_SERVICE_LEVEL: u8 = limits::SERVICE_LEVEL.most as u8;
     /// The highest priority of Ethernet (802.1Q), which has 3 bits for it.
     pub const MOST_PRIORITY: u8 = 7;
+
+    /// The settings that are equal on all ranks.
+    pub fn shared(&self) -> [SharedSetting; 5] {
+        let (least, most) = (limits::PATIENCE.start(), limits::PATIENCE.end());
+        let refused = !limits::PATIENCE.contains(&self.patience);
+        let allowed = refused.then(|| format!("{least:?} to {most:?}"));
+        [
+            limits::QUEUES.setting("transport.rdma.queues", self.queues),
+            limits::SEND_ENTRIES.setting("transport.rdma.entries", self.entries),
+            ("transport.rdma.patience", format!("{:?}", self.patience), allowed),
+            ("transport.rdma.traffic_class", self.traffic_class.to_string(), None),
+            limits::SERVICE_LEVEL.setting("transport.rdma.service_level", self.service_level),
+        ]
+    }
 
     /// Whether a NIC whose wire is this one has the service level.
     ///
