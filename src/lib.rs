@@ -92,8 +92,9 @@ pub mod shmem {
 
     pub use anabranch_shmem::{
         DEFAULT_ALIGNMENT, Error, ExpiredWait, Fault, FlatHeap, HeapLocation, HeapMode, HeapUsage,
-        LocalRegistration, LossTolerance, MAX_ALIGNMENT, MemoryUse, PeerCopy, RankError, Registration,
-        Result, Signal, SignalOp, StreamBarrier, SymmetricMemory, Team, TeamView, World, WorldConfig,
+        LaunchOrder, LocalRegistration, LossTolerance, MAX_ALIGNMENT, MemoryUse, PeerCopy, RankError,
+        Registration, Result, Signal, SignalOp, StreamBarrier, SymmetricMemory, Team, TeamView, World,
+        WorldConfig,
     };
 
     pub mod device_api {
@@ -122,9 +123,9 @@ pub mod ep {
     pub use anabranch_ep::{
         Across, CombineCodec, CombineOutput, CombineSent, CombineSource, DataType, DeviceSlice, DispatchCast,
         DispatchSent, Dispatched, DroppedCopy, EpConfig, EpShape, Error, ExpertMajor, ExpertMajorConfig,
-        ExpertMajorPlan, ExpertOutput, ExpertParallel, Fp8Format, HostElement, LaunchOrder,
-        LocalExpertCounter, MaskCause, MaskedRank, MemoryPlan, Mode, OnTimeout, Payload, PlacementTable,
-        Plan, ReceivedRow, ReceivedRows, ReplayedTokens, Result, Routing, Tokens,
+        ExpertMajorPlan, ExpertOutput, ExpertParallel, Fp8Format, HostElement, LocalExpertCounter, MaskCause,
+        MaskedRank, MemoryPlan, Mode, OnTimeout, Payload, PlacementTable, Plan, ReceivedRow, ReceivedRows,
+        ReplayedTokens, Result, Routing, Tokens,
     };
 }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use anabranch_bootstrap::launcher::{self, Launch};
 use anabranch_bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezvous};
 use anabranch_ccl::Communicator;
-use anabranch_ep::{EpConfig, ExpertParallel, LaunchOrder, LaunchTable, Mode};
+use anabranch_ep::{EpConfig, ExpertParallel, LaunchTable, Mode};
 use anabranch_ranks::{GlobalRank, Group, LinkSettings};
-use anabranch_shmem::{RankError, RankSetup, WorldConfig};
+use anabranch_shmem::{LaunchOrder, RankError, RankSetup, WorldConfig};
 
 use crate::config::{ByteSize, Config, ccl_config, link_settings};
 use crate::environment::Environment;

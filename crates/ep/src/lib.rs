@@ -44,7 +44,6 @@ pub mod simulation {
 }
 
 mod lock;
-mod order;
 pub mod plan;
 
 pub use anabranch_elements::data_type::{DataType, UnsupportedDataType};
@@ -58,7 +57,6 @@ pub use kernels::kernels;
 pub use options::{
     CombineCodec, CombineSource, DispatchCast, Fp8Format, MaskCause, MaskedRank, Mode, OnTimeout, Payload,
 };
-pub use order::LaunchOrder;
 pub use plan::launch::LaunchTable;
 pub use plan::{EpConfig, EpShape, MemoryPlan, PlacementTable, Plan, launch};
 pub use route::{COMBINE, COUNT, DISPATCH};

@@ -13,7 +13,6 @@ use anabranch_shmem::SymmetricMemory;
 use crate::args::SlotState;
 use crate::error::{Error, Result};
 use crate::lock::lock;
-use crate::order::LaunchOrder;
 use crate::plan::Plan;
 
 #[cfg_attr(not(feature = "simulation"), expect(unreachable_pub, reason = "the feature exports it"))]
@@ -25,7 +24,26 @@ pub(crate) use addresses::SlotAddresses;
 pub use addresses::SlotAddresses;
 
 /// The interval of polls of events; their kernels have a deadline.
-pub(crate) const POLL: Duration = Duration::from_micros(50);
+const POLL: Duration = Duration::from_micros(50);
+
+/// An event after the work on the stream so far.
+pub(crate) fn event_after(stream: &Stream) -> Result<Arc<Event>> {
+    let event = stream.device().create_event()?;
+    stream.record(&event)?;
+    Ok(Arc::new(event))
+}
+
+/// Waits for the work before all events, `limit` at most; whether it is over.
+pub(crate) fn wait_until_over(events: &[Arc<Event>], limit: Duration) -> bool {
+    let start = Moment::now();
+    while !events.iter().all(|event| event.is_over()) {
+        if start.elapsed() > limit {
+            return false;
+        }
+        anabranch_clock::sleep(POLL);
+    }
+    true
+}
 
 /// The memory of one slot: windows and flags in the symmetric heap, maps and counters in this rank's own memory.
 #[derive(Debug)]
@@ -122,8 +140,6 @@ impl Slot {
 pub(crate) struct SlotPool {
     slots: Vec<Slot>,
     uses: Mutex<Vec<Use>>,
-    /// With the launches of other plans.
-    order: Option<LaunchOrder>,
 }
 
 #[derive(Debug, Default)]
@@ -138,19 +154,9 @@ struct Use {
 }
 
 impl SlotPool {
-    pub(crate) fn new(slots: Vec<Slot>, order: Option<LaunchOrder>) -> Arc<Self> {
+    pub(crate) fn new(slots: Vec<Slot>) -> Arc<Self> {
         let uses = slots.iter().map(|_| Use::default()).collect();
-        Arc::new(Self { slots, uses: Mutex::new(uses), order })
-    }
-
-    /// Makes the stream wait for the last launch of the plans of the pool's order, if it has one.
-    pub(crate) fn order_after(&self, stream: &Stream) -> Result<()> {
-        self.order.as_ref().map_or(Ok(()), |order| order.order_after(stream))
-    }
-
-    /// Notes a launch for the pool's order.
-    fn launched(&self, stream: &Stream, event: &Arc<Event>) -> Result<()> {
-        self.order.as_ref().map_or(Ok(()), |order| order.launched(stream, event))
+        Arc::new(Self { slots, uses: Mutex::new(uses) })
     }
 
     pub(crate) fn slots(&self) -> &[Slot] {
@@ -160,16 +166,8 @@ impl SlotPool {
     /// Waits for the last launch on every slot, `limit` at most; whether all are over. The caller waits for replays of captured
     /// launches.
     pub(crate) fn wait_until_idle(&self, limit: Duration) -> bool {
-        let start = Moment::now();
         let events: Vec<_> = lock(&self.uses).iter().filter_map(|one| one.eager.clone()).collect();
-        // An event with an error counts as over: the world reports the error.
-        while !events.iter().all(|event| event.is_done().unwrap_or(true)) {
-            if start.elapsed() > limit {
-                return false;
-            }
-            anabranch_clock::sleep(POLL);
-        }
-        true
+        wait_until_over(&events, limit)
     }
 
     /// Number of slots with an operation whose handle still exists.
@@ -186,8 +184,7 @@ impl SlotPool {
 
     /// Notes a launch on a slot without a holder. It is in no order with other plans: it waits for no peer.
     pub(crate) fn used_unheld(&self, slot: &Slot, stream: &Stream) -> Result<()> {
-        let event = Arc::new(stream.device().create_event()?);
-        stream.record(&event)?;
+        let event = event_after(stream)?;
         if let Some(one) = lock(&self.uses).get_mut(slot.number() as usize) {
             one.eager = Some(event);
         }
@@ -201,34 +198,15 @@ impl SlotPool {
         }
     }
 
-    /// Takes the free slot of the lowest number, the same on every rank when all begin and end operations in the same order, and
-    /// makes the stream wait for its last use.
-    ///
-    /// Captured and eager operations do not wait for each other: the caller orders the replays. Within a capture, successive
-    /// operations on one slot belong on one stream, or on streams that the caller orders.
-    pub(crate) fn take(self: &Arc<Self>, stream: &Stream) -> Result<SlotTicket> {
-        let capturing = stream.is_capturing()?;
-        let (index, number, eager) = {
-            let mut uses = lock(&self.uses);
-            let free = uses.iter().position(|one| !one.busy);
-            let index = free.ok_or(Error::SlotsBusy { slots: self.slots.len() as u32 })?;
-            uses[index].busy = true;
-            uses[index].taken += 1;
-            (index, uses[index].taken, uses[index].eager.clone())
-        };
-        let ticket = SlotTicket {
-            pool: Arc::clone(self),
-            index,
-            number,
-            launched: None,
-            reached: false,
-            returned: false,
-        };
-        if let Some(event) = eager.filter(|_| !capturing) {
-            stream.wait_event(&event)?;
-        }
-        self.order_after(stream)?;
-        Ok(ticket)
+    /// Takes the free slot of the lowest number, the same on every rank when all begin and end operations in the same order.
+    pub(crate) fn take(self: &Arc<Self>) -> Result<SlotTicket> {
+        let mut uses = lock(&self.uses);
+        let free = uses.iter().position(|one| !one.busy);
+        let index = free.ok_or(Error::SlotsBusy { slots: self.slots.len() as u32 })?;
+        uses[index].busy = true;
+        uses[index].taken += 1;
+        let (pool, number) = (Arc::clone(self), uses[index].taken);
+        Ok(SlotTicket { pool, index, number, launched: None, reached: false, returned: false })
     }
 }
 
@@ -286,24 +264,25 @@ impl SlotTicket {
         Taken { slot: self.index, number: self.number }
     }
 
-    /// Makes the stream wait for the holder's last launch, for example a combine for its dispatch; both captured, or neither. And for
-    /// the last launch of the plan's order.
-    pub(crate) fn order_after(&self, stream: &Stream) -> Result<()> {
-        self.pool.order_after(stream)?;
-        match &self.launched {
-            Some(event) => Ok(stream.wait_event(event)?),
-            None => Ok(()),
-        }
+    /// Makes the stream wait for the holder's last launch, for example a combine for its dispatch; both captured, or neither. The first
+    /// waits for the slot's last use.
+    ///
+    /// Captured and eager operations do not wait for each other: the caller orders the replays. Within a capture, successive
+    /// operations on one slot belong on one stream, or on streams that the caller orders.
+    pub(crate) fn order_after(&self, stream: &Stream, is_captured: bool) -> Result<()> {
+        let before = match &self.launched {
+            None if !is_captured => lock(&self.pool.uses)[self.index].eager.clone(),
+            launched => launched.clone(),
+        };
+        Ok(before.map_or(Ok(()), |event| stream.wait_event(&event))?)
     }
 
     /// Notes a launch on this stream. After the first, peers wait for a combine or a release of the slot.
-    pub(crate) fn used_on(&mut self, stream: &Stream) -> Result<()> {
+    pub(crate) fn used_on(&mut self, stream: &Stream, is_captured: bool) -> Result<()> {
         self.reached = true;
-        let event = Arc::new(stream.device().create_event()?);
+        let event = event_after(stream)?;
         self.launched = Some(Arc::clone(&event));
-        stream.record(&event)?;
-        self.pool.launched(stream, &event)?;
-        if !stream.is_capturing()? {
+        if !is_captured {
             lock(&self.pool.uses)[self.index].eager = Some(event);
         }
         Ok(())

@@ -6,7 +6,9 @@ use crate::common::{
     Case, Uploaded, all_well, judge_output, on_ranks, oracle, round, run_expert, world_config,
 };
 use anabranch_conformance::ep::reference::ReferenceExpert;
-use anabranch_ep::{Error, ExpertOutput, ExpertParallel, LaunchOrder};
+use anabranch_ep::{Error, ExpertOutput, ExpertParallel};
+use anabranch_hip::Stream;
+use anabranch_shmem::LaunchOrder;
 
 /// The host machine keeps 16 blocks of four waves of 64 lanes resident.
 const RESIDENT: u32 = 16;
@@ -54,7 +56,7 @@ fn plans_in_one_order_share_the_device_and_run_one_after_the_other() {
     case.config = case.config.slots(2);
     case.config.max_blocks = RESIDENT - 1;
     all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
-        let (order, device) = (LaunchOrder::new(world), world.device());
+        let (order, device) = (LaunchOrder::new(world)?, world.device());
         let plans: Vec<_> = (0..3)
             .map(|_| ExpertParallel::in_order(world, world.group(), case.config.clone(), &order))
             .collect::<Result<_, _>>()?;
@@ -106,7 +108,7 @@ fn plans_in_one_order_are_captured_on_several_streams() {
     let mut case = Case::new(2, 64);
     case.config.max_blocks = RESIDENT - 1;
     all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
-        let (order, device) = (LaunchOrder::new(world), world.device());
+        let (order, device) = (LaunchOrder::new(world)?, world.device());
         let plan = || ExpertParallel::in_order(world, world.group(), case.config.clone(), &order);
         let (plans, mut all) = ([plan()?, plan()?], Vec::new());
         let streams = [device.create_stream()?, device.create_stream()?];
@@ -141,6 +143,104 @@ fn plans_in_one_order_are_captured_on_several_streams() {
                 judge_output(&oracle(&case, &inputs), ep.rank(), &uploaded.read_output(&case.config));
             }
         }
+        Ok(())
+    }));
+}
+
+/// Dispatches and ends the operation.
+fn call(ep: &ExpertParallel, stream: &Stream, rows: &Uploaded, case: &Case) -> Result<(), Error> {
+    let dispatched = ep.dispatch(stream, &rows.tokens(&case.config))?;
+    ep.release(stream, dispatched)
+}
+
+#[test]
+fn calls_and_graphs_of_plans_in_one_order_run_one_after_the_other() {
+    let mut case = Case::new(2, 64);
+    case.config.max_blocks = RESIDENT - 1;
+    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+        let (order, device) = (LaunchOrder::new(world)?, world.device());
+        let plan = || ExpertParallel::in_order(world, world.group(), case.config.clone(), &order);
+        let plans = [plan()?, plan()?, plan()?, plan()?];
+        let rows = Uploaded::new(device, &case.config, &case.input(world.rank().get(), 1));
+        let stream = || device.create_stream();
+        let streams = [stream()?, stream()?, stream()?, stream()?];
+        for ep in &plans {
+            call(ep, &streams[0], &rows, &case)?;
+        }
+        world.synchronize(&streams[0])?;
+        let capture = |number: usize| {
+            streams[number].begin_capture()?;
+            call(&plans[number], &streams[number], &rows, &case)?;
+            Ok::<_, Error>(streams[number].end_capture()?.instantiate()?)
+        };
+        let graphs = [capture(1)?, capture(2)?];
+        let turn = |number: usize| match number {
+            // SAFETY: buffers, plans and world live until the stream was waited for.
+            1 | 2 => Ok(unsafe { graphs[number - 1].launch(&streams[number]) }?),
+            _ => call(&plans[number], &streams[number], &rows, &case),
+        };
+        let (mut word, last) = (device.allocate(8)?, device.create_event()?);
+        // A call before a graph, a graph before a graph, a graph before a call: the first is on a stream that stands still.
+        for first in 0..3 {
+            word.fill(0)?;
+            // SAFETY: the word lives until the stream has passed it below.
+            unsafe { streams[first].wait_value64_at_least(word.address(), 1) }?;
+            turn(first)?;
+            turn(first + 1)?;
+            streams[first + 1].record(&last)?;
+            anabranch_clock::sleep(Duration::from_millis(200));
+            let has_waited = !last.is_done()?;
+            word.copy_from_host(0, &1u64.to_le_bytes())?;
+            streams.iter().try_for_each(|stream| world.synchronize(stream))?;
+            assert!(has_waited, "launch {} did not wait for the one before", first + 1);
+        }
+        Ok(())
+    }));
+}
+
+#[test]
+fn captures_that_are_open_at_once_have_one_order_each() {
+    let mut case = Case::new(2, 64);
+    case.config.max_blocks = RESIDENT - 1;
+    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+        let (order, device) = (LaunchOrder::new(world)?, world.device());
+        let plan = || ExpertParallel::in_order(world, world.group(), case.config.clone(), &order);
+        let plans = [plan()?, plan()?];
+        let rows = Uploaded::new(device, &case.config, &case.input(world.rank().get(), 1));
+        let (stream, event) = (|| device.create_stream(), || device.create_event());
+        let captures = [[stream()?, stream()?], [stream()?, stream()?]];
+        let (mut word, fork, done) = (device.allocate(8)?, event()?, [event()?, event()?]);
+        word.fill(0)?;
+        for ep in &plans {
+            call(ep, &captures[0][0], &rows, &case)?;
+        }
+        world.synchronize(&captures[0][0])?;
+        for [main, side] in &captures {
+            main.begin_capture()?;
+            main.record(&fork)?;
+            side.wait_event(&fork)?;
+            // SAFETY: the word lives until the graph was waited for.
+            unsafe { main.wait_value64_at_least(word.address(), 1) }?;
+        }
+        for (number, ep) in plans.iter().enumerate() {
+            captures.iter().try_for_each(|streams| call(ep, &streams[number], &rows, &case))?;
+        }
+        let mut graphs = Vec::new();
+        for ([main, side], done) in captures.iter().zip(&done) {
+            side.record_in_replays(done)?;
+            side.record(&fork)?;
+            main.wait_event(&fork)?;
+            graphs.push(main.end_capture()?.instantiate()?);
+        }
+        for (graph, [main, _]) in graphs.iter().zip(&captures) {
+            // SAFETY: buffers, plans and world live until the streams were waited for.
+            unsafe { graph.launch(main) }?;
+        }
+        anabranch_clock::sleep(Duration::from_millis(200));
+        let have_waited = [!done[0].is_done()?, !done[1].is_done()?];
+        word.copy_from_host(0, &1u64.to_le_bytes())?;
+        captures.iter().try_for_each(|[main, _]| world.synchronize(main))?;
+        assert_eq!(have_waited, [true; 2], "a second launch did not wait for the first of its capture");
         Ok(())
     }));
 }

@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Mutex;
 
 use anabranch::ccl::Communicator;
+use anabranch::shmem::LaunchOrder;
 use anabranch::{JoinedRank, RuntimeKind, World};
 
 use crate::blocks::Blocks;
 use crate::error::Failure;
 use crate::gpu::RelaxedCapture;
-use crate::order::Order;
 use crate::process::Process;
 use crate::scratch::Scratch;
 
@@ -18,7 +18,8 @@ pub(crate) struct Joined {
     kind: RuntimeKind,
     pub(crate) world: World,
     pub(crate) communicator: Mutex<Communicator>,
-    pub(crate) order: Order,
+    /// Of the communicator's calls, as NCCL keeps it: over streams, captures, and launches of graphs.
+    pub(crate) order: LaunchOrder,
     pub(crate) scratch: Scratch,
     /// Given back after the communicator.
     _blocks: Option<Blocks>,
@@ -65,7 +66,7 @@ impl Joined {
         config.max_blocks = offers.into_iter().filter(|offer| *offer > 0).min().unwrap_or(0);
         let communicator = Communicator::new(&world, world.group(), config)?;
         let communicator = Mutex::new(communicator);
-        let (order, scratch) = (Order::default(), Scratch::default());
+        let (order, scratch) = (LaunchOrder::new(&world)?, Scratch::default());
         let kind = process.kind();
         Ok(Self { kind, world, communicator, order, scratch, _blocks: blocks, relaxed: None })
     }

@@ -136,7 +136,7 @@ pub(crate) fn retry() {
         return;
     }
     let can_leave =
-        |leave: &mut Leave| is_own(leave) && (leave.step.is_some() || leave.joined.order.is_over());
+        |leave: &mut Leave| is_own(leave) && (leave.step.is_some() || leave.joined.order.last().is_over());
     let leaves: Vec<_> = lock(&KEPT).extract_if(.., can_leave).collect();
     leaves.into_iter().for_each(Leave::start);
 }
@@ -146,10 +146,10 @@ fn is_over(joined: &Joined) -> bool {
     let limit = Process::get().map_or(FAREWELL, |process| process.config().deadline.operation.duration());
     for limit in [limit, FAREWELL] {
         let deadline = Deadline::after(limit);
-        if let Err(failure) = joined.order.wait(&joined.world, limit) {
-            tracing::debug!("waiting for the calls of a communicator that ends: {}", failure.text);
+        if let Err(error) = joined.world.wait_within(joined.order.last(), limit) {
+            tracing::debug!("waiting for the calls of a communicator that ends: {error:?}");
         }
-        if joined.order.is_over() {
+        if joined.order.last().is_over() {
             return true;
         }
         if !deadline.expired() && joined.world.check().is_ok() {

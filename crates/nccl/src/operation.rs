@@ -236,10 +236,10 @@ impl Step {
             other.record(&event)?;
             self.stream.wait_event(&event)?;
         }
-        let turn = self.joined.order.begin(&self.stream)?;
+        let mut turn = self.joined.order.begin(&self.stream)?;
         self.copies.iter().try_for_each(|copy| copy.queue(&self.stream))?;
-        let work = lock(&self.joined.communicator).launch(&self.prepared, &self.stream)?;
-        turn.end(work, &self.stream)?;
+        drop(lock(&self.joined.communicator).launch(&self.prepared, &self.stream)?);
+        turn.launched(&self.stream)?;
         if !self.others.is_empty() {
             let event: Event = device.create_event()?;
             self.stream.record(&event)?;

@@ -30,7 +30,7 @@ impl Copy {
     pub(crate) fn queue(&self, stream: &Stream) -> Result<(), Failure> {
         let (target, source) = (DeviceAddress(self.target), DeviceAddress(self.source));
         // SAFETY: NCCL's contract: buffers of a call are device memory of this rank, free for the call until its work is over. The target is
-        // one of them, or memory of `Scratch`, which calls use one after another (`Order`).
+        // one of them, or memory of `Scratch`, which calls use one after another (`LaunchOrder`).
         Ok(unsafe { stream.copy_async(target, source, self.bytes as usize) }?)
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anabranch::Group;
 use anabranch::ccl::DataType;
-use anabranch::ep;
 use anabranch::hip::DeviceAddress;
+use anabranch::shmem;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -151,7 +151,7 @@ impl World {
 
     /// An order for the launches of plans. Not collective.
     fn launch_order(&self) -> PyResult<LaunchOrder> {
-        Ok(LaunchOrder(ep::LaunchOrder::new(self.state.live()?)))
+        shmem::LaunchOrder::new(self.state.live()?).map(LaunchOrder).map_err(raise)
     }
 
     /// Dispatch and combine of expert parallelism among these ranks, in this order; `None` is all. All of them call it, with equal plans.

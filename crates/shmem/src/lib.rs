@@ -27,6 +27,7 @@ mod fault;
 mod heap;
 mod inflight;
 mod memory;
+mod order;
 pub mod p2p;
 mod route;
 mod team;
@@ -42,6 +43,7 @@ pub use fault::{ExplainFault, LaunchNote, NoteText, OperationCode, OperationName
 pub use heap::{DEFAULT_ALIGNMENT, FlatHeap, MAX_ALIGNMENT};
 pub use inflight::MemoryUse;
 pub use memory::{HeapLocation, HeapUsage, LocalRegistration, Registration, SymmetricMemory};
+pub use order::{LaunchOrder, LaunchTurn};
 pub use route::{
     ENGINE_COPIES_UNIT, EngineCopiesArgs, EngineCopy, NIC_TEAM_UNIT, NicCopiesArgs, NicCopy, NicDrainArgs,
     NicSignalArgs, TEAM_BARRIER_UNIT, TeamBarrierArgs, TeamSignalArgs, TeamView, engine_copies_kernel,

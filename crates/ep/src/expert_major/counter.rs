@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use anabranch_clock::Moment;
 use anabranch_hip::{Device, DeviceBuffer, Event, LaunchShape, Stream};
 use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedKernel, bytemuck};
 use anabranch_ranks::GroupRank;
@@ -16,7 +15,7 @@ use crate::lock::lock;
 use crate::plan::{DeviceLimits, Plan};
 use crate::route::DevicePlacement;
 use crate::run::{Dispatched, ExpertParallel};
-use crate::slot::{POLL, PoolMark, SlotAddresses};
+use crate::slot::{PoolMark, SlotAddresses, wait_until_over};
 use crate::tensor::DeviceSlice;
 
 /// Counts, for the dispatches of one plan, the received pairs of each expert of this rank. A pair is a received row and an index
@@ -228,16 +227,8 @@ impl LastUse {
 
     /// Waits for the last launch, `limit` at most; whether it is over.
     fn wait(&self, limit: std::time::Duration) -> bool {
-        let start = Moment::now();
         let last = lock(&self.0).clone();
-        // An event with an error counts as over: the world reports the error.
-        while last.as_ref().is_some_and(|event| !event.is_done().unwrap_or(true)) {
-            if start.elapsed() > limit {
-                return false;
-            }
-            anabranch_clock::sleep(POLL);
-        }
-        true
+        wait_until_over(last.as_slice(), limit)
     }
 }
 

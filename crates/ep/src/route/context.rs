@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anabranch_hip::{CallSpan, DeviceAddress, HostCall, Stream};
 use anabranch_hip_jit::{DeviceStruct, KernelSpec, LoadedKernel, LoadedUnit};
-use anabranch_shmem::{LaunchNote, NoteText, OperationCode, OperationName, Team, World};
+use anabranch_shmem::{
+    LaunchNote, LaunchOrder, LaunchTurn, NoteText, OperationCode, OperationName, Team, World,
+};
 
 use super::DevicePlacement;
 use crate::error::{Error, Result};
@@ -72,6 +74,8 @@ pub(crate) struct Context {
     pub(crate) team: Team,
     pub(crate) plan: Plan,
     pub(crate) pool: Arc<SlotPool>,
+    /// With the launches of other plans.
+    pub(crate) order: Option<LaunchOrder>,
     pub(crate) placement: Arc<DevicePlacement>,
     /// Resident blocks of the plan's kernels on the whole device, of which `limits` has the plan's share.
     pub(crate) device_blocks: u32,
@@ -101,11 +105,14 @@ pub(super) fn enqueue<A: DeviceStruct>(
     Ok(unsafe { kernel.launch(geometry.shape(), stream, args) }?)
 }
 
-/// Where a step launches: the plan on this rank, the stream, and the slot.
+/// Where a step launches: the plan on this rank, the stream, and the slot; and the step's turn in the plan's order, which comes before the
+/// world's launch guard, so that all threads take both in one order.
 pub(crate) struct Launcher<'a> {
     pub(crate) context: &'a Context,
     pub(crate) stream: &'a Stream,
     pub(crate) slot: &'a mut SlotTicket,
+    pub(crate) is_captured: bool,
+    turn: Option<LaunchTurn<'a>>,
 }
 
 impl Launcher<'_> {
@@ -118,9 +125,14 @@ impl Launcher<'_> {
         call: Call,
     ) -> Result<()> {
         let _launching = self.context.world.launching(self.stream)?;
-        self.slot.order_after(self.stream)?;
+        self.order_after()?;
         enqueue(self.stream, kernel, geometry, args)?;
         self.used(call)
+    }
+
+    /// Makes the stream wait for the slot's last launch.
+    pub(crate) fn order_after(&self) -> Result<()> {
+        self.slot.order_after(self.stream, self.is_captured)
     }
 
     /// Notes a launch on the slot, for its order and for reports.
@@ -129,7 +141,13 @@ impl Launcher<'_> {
         let (of, Call(name, operations)) = (Arc::clone(&self.context.name), call);
         let note = LaunchNote { of, kind: "launch", number, what: NoteText::Fixed(name), operations };
         self.context.team.note_launch(self.stream, note);
-        self.slot.used_on(self.stream)
+        self.used_on(self.stream)
+    }
+
+    /// Notes a launch of the slot on a stream, for its order.
+    pub(crate) fn used_on(&mut self, stream: &Stream) -> Result<()> {
+        self.slot.used_on(stream, self.is_captured)?;
+        Ok(self.turn.as_mut().map_or(Ok(()), |turn| turn.launched(stream))?)
     }
 }
 
@@ -142,9 +160,12 @@ impl Context {
         })
     }
 
-    /// Where a step of the plan launches.
-    pub(crate) fn on<'a>(&'a self, stream: &'a Stream, slot: &'a mut SlotTicket) -> Launcher<'a> {
-        Launcher { context: self, stream, slot }
+    /// Where a step of the plan launches, in its turn.
+    pub(crate) fn on<'a>(&'a self, stream: &'a Stream, slot: &'a mut SlotTicket) -> Result<Launcher<'a>> {
+        let turn = self.order.as_ref().map(|order| order.begin(stream)).transpose()?;
+        let is_captured =
+            turn.as_ref().map_or_else(|| stream.is_capturing(), |turn| Ok(turn.is_captured()))?;
+        Ok(Launcher { context: self, stream, slot, is_captured, turn })
     }
 
     pub(crate) fn check_slot(&self, slot: &SlotTicket) -> Result<()> {

@@ -101,7 +101,7 @@ impl Engine {
         }
         let (world, team) = (&on.context.world, &on.context.team);
         let joins = lock(&self.joins);
-        let joins = if on.stream.is_capturing()? { &joins.captured } else { &joins.running };
+        let joins = if on.is_captured { &joins.captured } else { &joins.running };
         let _launching = world.launching(joins)?;
         let (stride, me) = (u64::from(on.context.plan.row_stride()), u64::from(team.rank().get()));
         let mut copies = Vec::with_capacity(self.streamed.len() * pieces.len());
@@ -125,7 +125,7 @@ impl Engine {
             return Err(error.into());
         }
         let flagged = flag(joins);
-        on.slot.used_on(joins)?;
+        on.used_on(joins)?;
         flagged
     }
 }

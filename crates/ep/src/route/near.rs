@@ -107,6 +107,7 @@ impl Near {
         launch: impl FnOnce(&Launcher<'_>) -> Result<()>,
     ) -> Result<()> {
         let _launching = on.context.world.launching(on.stream)?;
+        on.order_after()?;
         if let Some(kernel) = &self.count {
             let geometry = on.context.plan.count_geometry(tokens.count as u32, &on.context.limits);
             enqueue(on.stream, kernel, &geometry, &on.context.arguments().count(on.slot.get(), tokens))?;
@@ -123,13 +124,13 @@ impl Near {
     /// A whole dispatch that expands. The caller vouches for the expand's arguments as [`enqueue`] does for the dispatch's.
     pub(crate) fn send_to_experts(
         &self,
-        on: &mut Launcher<'_>,
+        mut on: Launcher<'_>,
         tokens: &Tokens,
         kernel: &LoadedKernel<DispatchExpertsArgs>,
         geometry: &Geometry,
         experts: ExpertExpandArgs,
     ) -> Result<()> {
-        self.send_by(on, tokens, true, |on| {
+        self.send_by(&mut on, tokens, true, |on| {
             let dispatch = self.dispatch_args(on, tokens, geometry);
             let tables_byte = on.context.plan.dispatch_local_bytes();
             let args = DispatchExpertsArgs { dispatch, experts, tables_byte, reserved: 0 };
@@ -161,7 +162,7 @@ impl Near {
     /// A whole dispatch with a saved routing. `read` records that the stream reads the routing.
     pub(crate) fn replay(
         &self,
-        on: &mut Launcher<'_>,
+        mut on: Launcher<'_>,
         tokens: &Tokens,
         saved: SavedRouting,
         read: impl FnOnce() -> Result<()>,
@@ -172,7 +173,7 @@ impl Near {
         let args = on.context.arguments().replay(on.slot.get(), tokens, &geometry, mask, saved);
         enqueue(on.stream, &self.replay, &geometry, &args)?;
         let read = read();
-        self.deliver(on)?;
+        self.deliver(&mut on)?;
         read
     }
 
@@ -207,7 +208,7 @@ impl Steps for Near {
 
     fn recv(&self, on: &mut Launcher<'_>, tokens: u32) -> Result<()> {
         let _launching = on.context.world.launching(on.stream)?;
-        on.slot.order_after(on.stream)?;
+        on.order_after()?;
         let geometry = on.context.plan.receive_geometry(&on.context.limits);
         let args = on.context.arguments().dispatch(
             on.slot.get(),

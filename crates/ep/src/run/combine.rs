@@ -31,11 +31,12 @@ impl ExpertParallel {
         self.check_output(tokens, &output)?;
         self.context.check_slot(&slot)?;
         let rows = self.context.expert_rows(experts, slot.get())?;
-        let mut on = self.context.on(stream, &mut slot);
+        let mut on = self.context.on(stream, &mut slot)?;
         let rest = self.route.offer(&mut on, rows, tokens, Some(&output))?;
         if rest != Rest::Nothing {
             self.route.sum(&mut on, tokens, &output, rest)?;
         }
+        drop(on);
         slot.give_back();
         Ok(())
     }
@@ -48,7 +49,7 @@ impl ExpertParallel {
     pub fn release(&self, stream: &Stream, dispatched: Dispatched) -> Result<()> {
         let Dispatched { mut slot, .. } = dispatched;
         self.context.check_slot(&slot)?;
-        self.route.release(&mut self.context.on(stream, &mut slot))?;
+        self.route.release(&mut self.context.on(stream, &mut slot)?)?;
         slot.give_back();
         Ok(())
     }

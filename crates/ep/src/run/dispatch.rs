@@ -32,7 +32,7 @@ impl ExpertParallel {
         let (mut slot, received) = self.send(stream, tokens, true)?;
         let tokens = tokens.count as u32;
         if !received {
-            self.route.recv(&mut self.context.on(stream, &mut slot), tokens)?;
+            self.route.recv(&mut self.context.on(stream, &mut slot)?, tokens)?;
         }
         Ok(Dispatched { slot, tokens })
     }
@@ -42,8 +42,8 @@ impl ExpertParallel {
         self.context.world.check()?;
         self.check_tokens(tokens)?;
         let geometry = self.context.plan.dispatch_geometry(tokens.count as u32, &self.context.limits)?;
-        let mut slot = self.context.pool.take(stream)?;
-        let received = self.route.send(&mut self.context.on(stream, &mut slot), tokens, &geometry, whole)?;
+        let mut slot = self.context.pool.take()?;
+        let received = self.route.send(&mut self.context.on(stream, &mut slot)?, tokens, &geometry, whole)?;
         Ok((slot, received))
     }
 

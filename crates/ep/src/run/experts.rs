@@ -67,12 +67,11 @@ impl ExpertParallel {
         self.check_tokens(tokens)?;
         let count = tokens.count as u32;
         let geometry = experts.geometry(&context.plan, count);
-        let mut slot = context.pool.take(stream)?;
+        let mut slot = context.pool.take()?;
         let args = expand(slot.get());
         #[expect(clippy::expect_used, reason = "only plans with this route have this kernel")]
         let near = self.route.near().expect("the route of mapped memory");
-        let mut on = context.on(stream, &mut slot);
-        near.send_to_experts(&mut on, tokens, &experts.kernel, &geometry, args)?;
+        near.send_to_experts(context.on(stream, &mut slot)?, tokens, &experts.kernel, &geometry, args)?;
         Ok(Dispatched { slot, tokens: count })
     }
 }

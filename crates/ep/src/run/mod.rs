@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use anabranch_hip::Stream;
 use anabranch_ranks::{Group, GroupRank};
-use anabranch_shmem::{LossTolerance, ResidencyPermit, World};
+use anabranch_shmem::{LaunchOrder, LossTolerance, ResidencyPermit, World};
 
 use crate::error::{Error, Result};
-use crate::order::LaunchOrder;
 use crate::plan::launch::{self, Launch};
 use crate::plan::{DeviceLimits, EpConfig, Geometry, Plan};
 use crate::route::{
@@ -139,7 +138,8 @@ impl ExpertParallel {
             world: world.clone(),
             team,
             plan,
-            pool: SlotPool::new(slots, order.cloned()),
+            pool: SlotPool::new(slots),
+            order: order.cloned(),
             placement,
             device_blocks,
             limits,

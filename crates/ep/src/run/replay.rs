@@ -38,7 +38,6 @@ impl ExpertParallel {
         tokens: &ReplayedTokens,
     ) -> Result<Dispatched> {
         let near = self.saving_route()?;
-        let _launching = self.context.world.launching(stream)?;
         if !routing.belongs_to(self) {
             return Err(Error::ForeignHandle);
         }
@@ -61,11 +60,14 @@ impl ExpertParallel {
             device_count: None,
         };
         self.check_tokens(&tokens)?;
-        let mut slot = self.context.pool.take(stream)?;
-        routing.order_after_save(stream)?;
+        let mut slot = self.context.pool.take()?;
+        let on = self.context.on(stream, &mut slot)?;
+        let _launching = self.context.world.launching(stream)?;
+        on.order_after()?;
+        let is_captured = on.is_captured;
+        routing.order_after_save(stream, is_captured)?;
         // The routing's memory outlives this kernel: its drop waits for it.
-        let mut on = self.context.on(stream, &mut slot);
-        near.replay(&mut on, &tokens, saved, || routing.read_on(stream))?;
+        near.replay(on, &tokens, saved, || routing.read_on(stream, is_captured))?;
         Ok(Dispatched { slot, tokens: count })
     }
 }

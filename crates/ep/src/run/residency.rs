@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use anabranch_hip::Kernel;
 use anabranch_hip_jit::LOCAL_RESERVED_BYTES;
-use anabranch_shmem::{ResidencyPermit, World};
+use anabranch_shmem::{LaunchOrder, ResidencyPermit, World};
 
 use crate::error::Result;
-use crate::order::LaunchOrder;
 use crate::plan::{DeviceLimits, Plan};
 
 /// Takes a share of the device for the grids that run at the same time, those of all slots without an order, and shrinks the grids to it.

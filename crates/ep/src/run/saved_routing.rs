@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_clock::Moment;
 use anabranch_hip::{DeviceAddress, DeviceBuffer, Event, Stream};
 use anabranch_hip_jit::bytemuck::{self, Zeroable as _};
 
@@ -14,7 +13,7 @@ use crate::lock::lock;
 use crate::options::DispatchCast;
 use crate::plan::{Route, RoutingLayout};
 use crate::route::Near;
-use crate::slot::{POLL, PoolMark};
+use crate::slot::{PoolMark, event_after, wait_until_over};
 use crate::tensor::DeviceSlice;
 
 /// The routing of a dispatch, in device memory of its own or of the caller ([`Plan::routing_bytes`](crate::Plan::routing_bytes)), so that
@@ -41,26 +40,6 @@ pub struct Routing {
     read: Mutex<Vec<Arc<Event>>>,
 }
 
-/// An event after the work on the stream so far; `None` in a capture, whose work the caller orders with eager work.
-fn event_after(stream: &Stream) -> Result<Option<Arc<Event>>> {
-    if stream.is_capturing()? {
-        return Ok(None);
-    }
-    let event = Arc::new(stream.device().create_event()?);
-    stream.record(&event)?;
-    Ok(Some(event))
-}
-
-/// Makes a stream wait for an event, unless it is being captured.
-fn order_after(stream: &Stream, event: &Event) -> Result<()> {
-    if stream.is_capturing()? { Ok(()) } else { Ok(stream.wait_event(event)?) }
-}
-
-/// An event with an error counts as over: the world reports the error.
-fn is_over(event: &Arc<Event>) -> bool {
-    event.is_done().unwrap_or(true)
-}
-
 impl Routing {
     /// This rank's number of tokens in the saved dispatch; `None` while the routing is empty.
     pub fn tokens(&self) -> Option<u32> {
@@ -80,16 +59,18 @@ impl Routing {
         self.view
     }
 
-    /// Makes the stream wait for the kernel that wrote it.
-    pub(super) fn order_after_save(&self, stream: &Stream) -> Result<()> {
-        self.saved.as_ref().map_or(Ok(()), |saved| order_after(stream, saved))
+    /// Makes the stream wait for the kernel that wrote it. The caller orders captured work with eager work.
+    pub(super) fn order_after_save(&self, stream: &Stream, is_captured: bool) -> Result<()> {
+        let saved = self.saved.as_ref().filter(|_| !is_captured);
+        Ok(saved.map_or(Ok(()), |saved| stream.wait_event(saved))?)
     }
 
     /// Notes a kernel that reads it.
-    pub(super) fn read_on(&self, stream: &Stream) -> Result<()> {
-        if let Some(event) = event_after(stream)? {
+    pub(super) fn read_on(&self, stream: &Stream, is_captured: bool) -> Result<()> {
+        if !is_captured {
+            let event = event_after(stream)?;
             let mut read = lock(&self.read);
-            read.retain(|event| !is_over(event));
+            read.retain(|event| !event.is_over());
             read.push(event);
         }
         Ok(())
@@ -102,16 +83,11 @@ impl Drop for Routing {
             return;
         }
         // Kernels in flight use the memory. They have a deadline, and so has this wait.
-        let start = Moment::now();
         let waiting: Vec<_> = lock(&self.read).drain(..).chain(self.saved.take()).collect();
-        while !waiting.iter().all(is_over) {
-            if start.elapsed() > self.patience {
-                tracing::warn!(
-                    "a dispatch with a routing is still queued after other work while the routing is dropped"
-                );
-                return;
-            }
-            anabranch_clock::sleep(POLL);
+        if !wait_until_over(&waiting, self.patience) {
+            tracing::warn!(
+                "a dispatch with a routing is still queued after other work while the routing is dropped"
+            );
         }
     }
 }
@@ -227,22 +203,23 @@ impl ExpertParallel {
         routing: &mut Routing,
     ) -> Result<()> {
         let near = self.saving_route()?;
-        let _launching = self.context.world.launching(stream)?;
         self.context.check_slot(&dispatched.slot)?;
         if !routing.belongs_to(self) {
             return Err(Error::ForeignHandle);
         }
         let Dispatched { slot, tokens } = dispatched;
-        slot.order_after(stream)?;
-        routing.order_after_save(stream)?;
-        for read in lock(&routing.read).iter() {
-            order_after(stream, read)?;
+        let mut on = self.context.on(stream, slot)?;
+        let _launching = self.context.world.launching(stream)?;
+        on.order_after()?;
+        routing.order_after_save(stream, on.is_captured)?;
+        for read in lock(&routing.read).iter().filter(|_| !on.is_captured) {
+            stream.wait_event(read)?;
         }
-        near.save(&mut self.context.on(stream, slot), *tokens, routing.view())?;
+        near.save(&mut on, *tokens, routing.view())?;
         routing.tokens = Some(*tokens);
-        if let Some(event) = event_after(stream)? {
-            routing.saved = Some(event);
+        if !on.is_captured {
+            routing.saved = Some(event_after(stream)?);
         }
-        slot.used_on(stream)
+        on.used_on(stream)
     }
 }

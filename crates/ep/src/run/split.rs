@@ -98,7 +98,7 @@ impl ExpertParallel {
         let DispatchSent { mut slot, tokens } = sent;
         let _call = self.context.record("dispatch_recv", self.context.plan.token_bytes(), tokens as usize);
         self.context.check_slot(&slot)?;
-        self.route.recv(&mut self.context.on(stream, &mut slot), tokens)?;
+        self.route.recv(&mut self.context.on(stream, &mut slot)?, tokens)?;
         Ok(Dispatched { slot, tokens })
     }
 
@@ -120,7 +120,7 @@ impl ExpertParallel {
             self.context.record("combine_send", self.context.plan.combine_row_bytes(), tokens as usize);
         self.context.check_slot(&slot)?;
         let rows = self.context.expert_rows(experts, slot.get())?;
-        let rest = self.route.offer(&mut self.context.on(stream, &mut slot), rows, tokens, None)?;
+        let rest = self.route.offer(&mut self.context.on(stream, &mut slot)?, rows, tokens, None)?;
         Ok(CombineSent { slot, tokens, rest })
     }
 
@@ -142,7 +142,7 @@ impl ExpertParallel {
             self.context.record("combine_recv", self.context.plan.combine_row_bytes(), tokens as usize);
         self.check_output(tokens, &output)?;
         self.context.check_slot(&slot)?;
-        self.route.sum(&mut self.context.on(stream, &mut slot), tokens, &output, rest)?;
+        self.route.sum(&mut self.context.on(stream, &mut slot)?, tokens, &output, rest)?;
         slot.give_back();
         Ok(())
     }

@@ -63,6 +63,7 @@ pub(super) const INTERNAL: &[(&str, &[&str])] = &[
     ("jit::control::WaitControl", &["fault"]),
     ("ranks::Group", &["layout"]),
     ("ranks::LinkSettings", &["on"]),
+    ("shmem::LaunchOrder", &["begin", "share"]),
     ("shmem::Team", &["note_launch", "table"]),
     ("shmem::TeamView", &["nics", "queues"]),
     (

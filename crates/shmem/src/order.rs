@@ -1,0 +1,131 @@
+//! Launches that run one after the other, whatever streams, captures and graphs they are in.
+//!
+//! Kernels that wait for peers hold their part of the device until the peers come. Those of one order share a part
+//! ([`ResidencyShare`]), so no two of them may run at once. One event stands for the last launch that may run. Why no launch runs beside
+//! another of its order:
+//!
+//! * Call after call: a call waits for the event, launches, and records the event, all in its turn.
+//! * Calls and captures: a captured call launches nothing. Its waits and records are nodes of its graph.
+//! * Within a capture: the first call is behind a node that waits for the event, and each later one is behind the call before it in the
+//!   same capture. Captures that are open at once are told apart by their numbers.
+//! * A graph after a call or a graph: the node waits for what the event recorded last before the graph was launched.
+//! * A call after a graph: each captured call is followed by a node that records the event. The graph's last record is behind all others.
+//!
+//! Why no rank waits forever: a kernel waits for kernels of peers with the same number in the common order, or a lower one. Of the kernels
+//! that have not ended, one with the lowest number on any rank is the first of its rank, so it is on the device. Those that it waits for are
+//! the first of their ranks, too, or have ended.
+//!
+//! What remains for the caller is in [`LaunchOrder`]: launches of graphs have no turn that the order could keep.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use anabranch_hip::{Event, Stream};
+
+use crate::error::Result;
+use crate::inflight::lock;
+use crate::world::{ResidencyShare, World};
+
+/// An order of launches on one rank, for all plans or calls that are given it.
+///
+/// Each launch waits for the one before, on whatever streams they are, also in captures and replays of graphs. So the grids share one part
+/// of the device, as large as the largest of them needs, where those without an order have a part each for as long as they may be launched.
+///
+/// The caller sees to three things. All members make the calls of the order, and launch the graphs that hold some, in the same order. No
+/// thread launches such a graph while another makes a call or launches a graph: their grids could run at the same time, and wait until their
+/// deadline. And the order lives as long as the graphs are launched.
+///
+/// A clone is the same order.
+#[derive(Clone, Debug)]
+pub struct LaunchOrder(Arc<Ordered>);
+
+#[derive(Debug)]
+struct Ordered {
+    share: Arc<ResidencyShare>,
+    last: Event,
+    captured: Mutex<Vec<Captured>>,
+}
+
+/// The last call in a capture. Runtimes do not report that a capture is over; a stream that was in it and is no longer shows that.
+#[derive(Debug)]
+struct Captured {
+    capture: u64,
+    stream: usize,
+    event: Event,
+}
+
+/// The turn of a call. Other threads' calls wait for its end.
+#[derive(Debug)]
+pub struct LaunchTurn<'a> {
+    last: &'a Event,
+    captured: MutexGuard<'a, Vec<Captured>>,
+    capture: Option<u64>,
+}
+
+/// The capture that a stream is in. Outside of captures the runtime need not be able to number them.
+fn capture_of(stream: &Stream) -> Result<Option<u64>> {
+    // The default stream cannot be captured, and cannot be asked while another stream is.
+    if stream.raw().is_null() || !stream.is_capturing()? { Ok(None) } else { Ok(stream.capture_number()?) }
+}
+
+impl LaunchOrder {
+    /// An order without launches. Not collective.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub fn new(world: &World) -> Result<Self> {
+        let (share, last) = (world.residency_share(), world.device().create_event()?);
+        Ok(Self(Arc::new(Ordered { share, last, captured: Mutex::default() })))
+    }
+
+    /// The part of the device for the grids of the order.
+    pub fn share(&self) -> &Arc<ResidencyShare> {
+        &self.0.share
+    }
+
+    /// An event after the last call outside of captures, or the last launch of a graph.
+    pub fn last(&self) -> &Event {
+        &self.0.last
+    }
+
+    /// Orders what the stream gets next after all earlier launches.
+    ///
+    /// # Errors
+    /// The runtime's; in a capture [`anabranch_hip::Error::Missing`] for one that does not number captures.
+    pub fn begin(&self, stream: &Stream) -> Result<LaunchTurn<'_>> {
+        let Ordered { last, captured, .. } = &*self.0;
+        let mut captured = lock(captured);
+        let capture = capture_of(stream)?;
+        captured.retain(|one| one.stream != stream.raw() as usize || Some(one.capture) == capture);
+        match (capture, captured.iter().find(|one| Some(one.capture) == capture)) {
+            (None, _) => stream.wait_event(last)?,
+            (Some(_), Some(before)) => stream.wait_event(&before.event)?,
+            (Some(_), None) => stream.wait_event_in_replays(last)?,
+        }
+        Ok(LaunchTurn { last, captured, capture })
+    }
+}
+
+impl LaunchTurn<'_> {
+    /// Whether the call is captured.
+    pub fn is_captured(&self) -> bool {
+        self.capture.is_some()
+    }
+
+    /// Notes a launch on the turn's stream, or on one that waits for it. A turn may have several.
+    ///
+    /// # Errors
+    /// The runtime's; in a capture [`anabranch_hip::Error::Missing`] for one that records no events in replays.
+    pub fn launched(&mut self, stream: &Stream) -> Result<()> {
+        let Some(capture) = self.capture else { return Ok(stream.record(self.last)?) };
+        stream.record_in_replays(self.last)?;
+        if let Some(one) = self.captured.iter_mut().find(|one| one.capture == capture) {
+            stream.record(&one.event)?;
+            one.stream = stream.raw() as usize;
+        } else {
+            let event = stream.device().create_event()?;
+            stream.record(&event)?;
+            self.captured.push(Captured { capture, stream: stream.raw() as usize, event });
+        }
+        Ok(())
+    }
+}
