@@ -13,7 +13,7 @@ use crate::error::Failure;
 use crate::joined::Joined;
 use crate::leave::{self, Leave};
 use crate::process::Process;
-use crate::steps::Steps;
+use crate::steps::{Step, Steps};
 use crate::window::Window;
 
 const ABORTED: &str = "the communicator was aborted";
@@ -60,7 +60,7 @@ pub(crate) struct Comm {
     operators: Mutex<HashMap<c_int, ReduceOp>>,
     windows: Mutex<Vec<Arc<Window>>>,
     pub(crate) steps: Steps,
-    /// Why a nonblocking one failed.
+    /// Why a nonblocking one or the end failed.
     failed_step: OnceLock<Failure>,
 }
 
@@ -194,7 +194,7 @@ impl Comm {
         let is_aborted = self.is_aborted.load(Ordering::Acquire);
         drop(turn);
         if is_aborted {
-            self.strike();
+            self.strike("ncclCommAbort");
         }
         if is_leaving {
             self.leave();
@@ -205,7 +205,7 @@ impl Comm {
         self.handle as Handle
     }
 
-    /// Notes why a nonblocking call failed: the state from now on. The first one stays.
+    /// Notes why a nonblocking call or the end failed: the state from now on. The first one stays.
     pub(crate) fn note(&self, failure: &Failure) {
         let _ = self.failed_step.set(failure.clone());
     }
@@ -257,13 +257,16 @@ impl Comm {
     /// The joined world. Waits for an initialisation that is under way.
     ///
     /// # Errors
-    /// Why it failed; a communicator that is being left or was aborted.
-    pub(crate) fn joined(&self) -> Result<Arc<Joined>, Failure> {
+    /// Why it failed; that it does not end; a communicator that is being left or was aborted.
+    pub(crate) fn joined(self: &Arc<Self>) -> Result<Arc<Joined>, Failure> {
         self.check_open()?;
+        if self.joined.get().is_none() {
+            Step::new(self, false).wait()?;
+        }
         self.outcome()
     }
 
-    /// The same for a step, which may have begun before the communicator was left.
+    /// The same for a later step, which may have begun before the communicator was left.
     pub(crate) fn outcome(&self) -> Result<Arc<Joined>, Failure> {
         self.joined.wait().clone()
     }
@@ -319,12 +322,12 @@ impl Comm {
     }
 
     /// Makes the world fail, here and on the other ranks. Takes no lock that a launch holds.
-    fn strike(&self) {
+    pub(crate) fn strike(&self, reason: &str) {
         match self.joined.get() {
             Some(Ok(joined)) => {
-                joined.world.poison("ncclCommAbort");
+                joined.world.poison(reason);
                 if let Err(error) = joined.world.rendezvous().leave() {
-                    tracing::debug!(%error, "leaving the rendezvous after ncclCommAbort");
+                    tracing::debug!(%error, "leaving the rendezvous after: {reason}");
                 }
             }
             Some(Err(_)) => {}
@@ -337,9 +340,8 @@ impl Comm {
         let turn = lock(&self.turn);
         self.is_aborted.store(true, Ordering::Release);
         drop(turn);
-        self.strike();
-        self.start_leaving();
-        self.forget();
+        self.strike("ncclCommAbort");
+        self.discard();
     }
 
     /// Leaves the world, when there is one.
@@ -376,11 +378,6 @@ impl Comm {
         if self.clique.alive.load(Ordering::Acquire) == 0 {
             leave::wait_for(&self.id);
         }
-    }
-
-    /// Takes the communicator's number out of the registry.
-    pub(crate) fn forget(&self) {
-        lock(&COMMS).get_or_insert_default().remove(&self.handle);
     }
 
     /// Keeps an operator, and returns its number.
@@ -438,9 +435,9 @@ impl Comm {
         Ok(windows.remove(place))
     }
 
-    /// Ends a communicator that failed to join.
+    /// Leaves the world, and takes the communicator's number out of the registry.
     pub(crate) fn discard(self: &Arc<Self>) {
         self.start_leaving();
-        self.forget();
+        lock(&COMMS).get_or_insert_default().remove(&self.handle);
     }
 }

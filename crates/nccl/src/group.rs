@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use crate::abi::{IN_PROGRESS, SYSTEM};
+use crate::comm::Comm;
 use crate::error::{Failure, of_panic};
 use crate::gpu::RelaxedCapture;
 use crate::operation::{self, Operation};
@@ -37,9 +38,15 @@ impl Job {
 
     /// Runs the job, also beside captures of this thread and of others.
     fn run(self) -> Result<(), Failure> {
-        let _relaxed = Process::get()
-            .and_then(|process| RelaxedCapture::new(process.kind()))
-            .map_err(|failure| self.step.fail(failure))?;
+        match Process::get().and_then(|process| RelaxedCapture::new(process.kind())) {
+            Ok(_relaxed) => (self.work)(self.step),
+            Err(failure) => self.refuse(failure),
+        }
+    }
+
+    /// Ends the job without its work. An initialisation releases its communicator then.
+    fn refuse(mut self, failure: Failure) -> Result<(), Failure> {
+        self.step.refuse(failure);
         (self.work)(self.step)
     }
 }
@@ -98,6 +105,7 @@ pub(crate) fn end() -> Result<(), Failure> {
         }
     })?;
     if let Some(failure) = group.failure {
+        release(group.jobs);
         return Err(failure);
     }
     // Operations are of communicators that are there, or that a job of the group has made meanwhile.
@@ -109,7 +117,32 @@ pub(crate) fn end() -> Result<(), Failure> {
 
 /// `ncclGroupSimulateEnd` ends the group without running it.
 pub(crate) fn discard() {
-    GROUP.with_borrow_mut(std::mem::take);
+    release(GROUP.with_borrow_mut(std::mem::take).jobs);
+}
+
+/// Releases the communicators of initialisations that do not run. Programs end nonblocking ones, which get an error with their drop.
+fn release(jobs: Vec<Job>) {
+    for job in jobs.into_iter().filter(|job| !job.step.is_nonblocking) {
+        // The group has an error of its own.
+        let _ = job.refuse(Failure::usage("not run"));
+    }
+}
+
+/// Refuses to end a communicator while the thread's group has calls of it.
+///
+/// # Errors
+/// As described.
+pub(crate) fn check_has_none_of(comm: &Arc<Comm>) -> Result<(), Failure> {
+    let is_of = |other: &Arc<Comm>| Arc::ptr_eq(other, comm);
+    let has_some = GROUP.with_borrow(|group| {
+        group.jobs.iter().any(|job| is_of(&job.step.comm))
+            || group.operations.iter().any(|operation| is_of(&operation.comm))
+    });
+    if has_some {
+        let text = "the communicator cannot end before ncclGroupEnd: the group has calls of it";
+        return Err(Failure::usage(text));
+    }
+    Ok(())
 }
 
 /// Runs jobs beside each other: each waits for other ranks, whose jobs may be in the same group, and for the earlier steps of its
@@ -138,7 +171,7 @@ pub(crate) fn run_jobs(mut jobs: Vec<Job>) -> Result<(), Failure> {
             }
             Err(error) => {
                 let failure = Failure::new(SYSTEM, format!("no thread for a collective call: {error}"));
-                first = first.and(Err(job.step.fail(failure)));
+                first = first.and(job.refuse(failure));
             }
         }
     }

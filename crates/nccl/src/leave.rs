@@ -5,10 +5,10 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-use anabranch::bootstrap::Deadline;
-
 use crate::comm::{Comm, Id, lock};
+use crate::error::of_panic;
 use crate::gpu::RelaxedCapture;
+use crate::in_use::{Calls, are_over, kept_on_panic};
 use crate::joined::Joined;
 use crate::process::Process;
 use crate::steps::Step;
@@ -21,8 +21,7 @@ const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Worlds that this process is leaving.
 static LEAVING: Mutex<Vec<Going>> = Mutex::new(Vec::new());
-/// Worlds that could not be left yet: calls did not end, even after the world's failure; the runtime refused to be asked about them; or no
-/// thread could start.
+/// Worlds that could not be left yet: calls did not end, even after the world's failure, or no thread could start.
 static KEPT: Mutex<Vec<Leave>> = Mutex::new(Vec::new());
 
 /// A world that is being left, until its [`Gone`] is dropped.
@@ -71,7 +70,7 @@ impl Leave {
         let (sender, receiver) = channel::<Self>();
         let leave = move || {
             if let Ok(leave) = receiver.recv() {
-                leave.run();
+                leave.run_or_keep();
             }
             drop(gone);
         };
@@ -86,7 +85,32 @@ impl Leave {
         }
     }
 
-    fn run(mut self) {
+    /// Leaves; keeps the memory of calls that are not over, and after a panic.
+    fn run_or_keep(self) {
+        let comm = Arc::clone(&self.comm);
+        let (rank, size) = (comm.rank, comm.size);
+        match kept_on_panic(self, Self::run) {
+            Ok((_, true)) => {}
+            Ok((leave, false)) => {
+                tracing::warn!(
+                    rank,
+                    size,
+                    "work in flight did not end: the memory of its communicator stays until it has"
+                );
+                lock(&KEPT).push(leave);
+            }
+            Err(panic) => {
+                let failure = of_panic(panic.as_ref()).on(rank, size);
+                tracing::error!("{}; the memory of a communicator that ends stays for good", failure.text);
+                comm.note(&failure);
+                comm.has_left.store(true, Ordering::Release);
+                comm.strike(&failure.text);
+            }
+        }
+    }
+
+    /// Leaves, and returns whether its calls are over.
+    fn run(&mut self) -> bool {
         let (rank, size) = (self.comm.rank, self.comm.size);
         // Another thread may capture while this one asks for events, and frees.
         let relaxed = Process::get().and_then(|process| RelaxedCapture::new(process.kind()));
@@ -94,10 +118,15 @@ impl Leave {
             tracing::warn!(rank, size, "a capture of another thread may fail: {}", failure.text);
         }
         if let Some(step) = &self.step {
-            step.wait();
+            if let Err(failure) = step.wait() {
+                tracing::warn!("a communicator ends with an error: {}", failure.text);
+                self.comm.note(&failure);
+                self.joined.world.poison(&failure.text);
+            }
             self.windows = self.comm.take_windows();
         }
-        let is_over = is_over(&self.joined);
+        let limit = Process::get().map_or(FAREWELL, |process| process.config().deadline.operation.duration());
+        let is_over = are_over(&*self.joined, limit);
         let left = if is_over {
             // Kernels have used them until now.
             self.windows.clear();
@@ -112,14 +141,7 @@ impl Leave {
         }
         self.comm.has_left.store(true, Ordering::Release);
         self.step = None;
-        if !is_over {
-            tracing::warn!(
-                rank,
-                size,
-                "work in flight did not end: the memory of its communicator stays until it has"
-            );
-            lock(&KEPT).push(self);
-        }
+        is_over
     }
 }
 
@@ -141,24 +163,24 @@ pub(crate) fn retry() {
     leaves.into_iter().for_each(Leave::start);
 }
 
-/// Whether all calls of a communicator are over: after the deadline of operations its world fails, which ends its kernels.
-fn is_over(joined: &Joined) -> bool {
-    let limit = Process::get().map_or(FAREWELL, |process| process.config().deadline.operation.duration());
-    for limit in [limit, FAREWELL] {
-        let deadline = Deadline::after(limit);
-        if let Err(error) = joined.world.wait_within(joined.order.last(), limit) {
+impl Calls for Joined {
+    fn wait(&self, limit: Duration) {
+        if let Err(error) = self.world.wait_within(self.order.last(), limit) {
             tracing::debug!("waiting for the calls of a communicator that ends: {error:?}");
         }
-        if joined.order.last().is_over() {
-            return true;
-        }
-        if !deadline.expired() && joined.world.check().is_ok() {
-            // The runtime refuses the query.
-            return false;
-        }
-        joined.world.poison("its communicator was ended, and calls of it did not end");
     }
-    false
+
+    fn are_over(&self) -> bool {
+        self.order.last().is_over()
+    }
+
+    fn have_failed(&self) -> bool {
+        self.world.check().is_err()
+    }
+
+    fn fail(&self) {
+        self.world.poison("its communicator was ended, and calls of it did not end");
+    }
 }
 
 /// Waits for the worlds of an id, for a limited time.

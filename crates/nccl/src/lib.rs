@@ -3,8 +3,8 @@
 //! `docs/nccl.md` says how programs get it, and lists the names. The declarations follow `nccl.h` of NCCL 2.32.3.
 //!
 //! Order of reading: `abi` has NCCL's types; `process` the settings, the runtime and the current device; `comm` joins a world (`joined`) for
-//! each communicator, `steps` orders its collective calls on the host, `leave` leaves it; `operation` turns operations into calls;
-//! `group` collects both between `ncclGroupStart` and `ncclGroupEnd`; `lifecycle`, `collectives` and `refused` are the
+//! each communicator, `steps` orders its collective calls on the host, `leave` leaves it when its kernels are over (`in_use`); `operation` turns
+//! operations into calls; `group` collects both between `ncclGroupStart` and `ncclGroupEnd`; `lifecycle`, `collectives` and `refused` are the
 //! functions.
 //!
 //! The registries are global to the process: NCCL's callers have a number (`ncclComm_t`, `ncclWindow_t`, an address), and nothing else.
@@ -19,6 +19,7 @@ mod fallback;
 mod gpu;
 mod group;
 mod host;
+mod in_use;
 mod joined;
 mod leave;
 mod lifecycle;

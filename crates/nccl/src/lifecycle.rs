@@ -32,7 +32,6 @@ fn init(
         place.put(std::ptr::null_mut());
         let device = Process::get()?.current_device()?;
         let comm = Comm::new(id, rank, size, device, config?)?;
-        place.put(comm.handle());
         group::submit_job(join_job(&comm, place))
     };
     let is_rank = (0..size).contains(&rank);
@@ -43,7 +42,9 @@ fn init(
 }
 
 fn join_job(comm: &Arc<Comm>, place: Out<Handle>) -> Job {
-    Job::new(Step::new(comm, comm.config.is_nonblocking), move |step| join(step, &place))
+    let step = Step::new(comm, comm.config.is_nonblocking);
+    place.put(comm.handle());
+    Job::new(step, move |step| join(step, &place))
 }
 
 fn join(step: Step, place: &Out<Handle>) -> Result<(), Failure> {
@@ -114,6 +115,16 @@ unsafe fn host_scalar(scalar: *const c_void, data_type: c_int) -> Result<f64, Fa
     })
 }
 
+/// Begins the end of a communicator as `how` says, and waits for it for a limited time.
+fn end(comm: Handle, how: impl FnOnce(&Arc<Comm>)) -> Result<(), Failure> {
+    group::noted(with(comm, |comm| {
+        group::check_has_none_of(comm)?;
+        how(comm);
+        comm.wait_left();
+        Ok(())
+    }))
+}
+
 fn check_memory(buffer: *mut c_void, size: usize) -> Result<(), Failure> {
     if buffer.is_null() || size == 0 {
         return Err(Failure::argument(format!("buff is {buffer:p} of {size} bytes")));
@@ -178,7 +189,6 @@ export! {
             let comm = Comm::with_root(id, root.take(), of_rank, device, abi::CommConfig::default());
             // SAFETY: the caller's contract: places for `number` communicators.
             let place = Out::new(unsafe { comms.add(rank) }, "comm")?;
-            place.put(comm.handle());
             Ok(join_job(&comm, place))
         });
         group::run_jobs(jobs.collect::<Result<_, Failure>>()?)
@@ -186,29 +196,18 @@ export! {
 
     /// Starts to leave; the state is "in progress" until all ranks have.
     fn ncclCommFinalize(comm: Handle) {
-        let comm = comm::find(comm)?;
-        comm.start_leaving();
-        comm.wait_left();
-        Ok(())
+        end(comm, Comm::start_leaving)
     }
 
     fn ncclCommDestroy(comm: Handle) {
-        if comm.is_null() {
-            return Ok(());
-        }
-        let comm = comm::find(comm)?;
-        comm.start_leaving();
-        comm.forget();
-        comm.wait_left();
-        Ok(())
+        if comm.is_null() { Ok(()) } else { end(comm, Comm::discard) }
     }
 
     /// The other ranks get an error that names this one.
     fn ncclCommAbort(comm: Handle) {
-        if comm.is_null() {
-            return Ok(());
+        if !comm.is_null() {
+            comm::find(comm)?.abort();
         }
-        comm::find(comm)?.abort();
         Ok(())
     }
 

@@ -47,7 +47,7 @@ pub(crate) struct Operation {
 }
 
 /// A call that is ready to be launched.
-struct Step {
+struct ReadyCall {
     joined: Arc<Joined>,
     prepared: Prepared,
     stream: Stream,
@@ -129,7 +129,7 @@ impl Operation {
     }
 
     /// Prepares a collective. What is a window on one rank must be one on all: so buffers that some rank may leave out are local.
-    fn prepare(&self, joined: &Arc<Joined>) -> Result<Step, Failure> {
+    fn prepare(&self, joined: &Arc<Joined>) -> Result<ReadyCall, Failure> {
         let windows = self.comm.windows();
         let (count, all) = (self.count, self.count * u64::from(self.comm.size));
         let (root, is_root) = (GroupRank::new(self.root), self.root == self.comm.rank);
@@ -182,7 +182,7 @@ impl Operation {
         };
         let stream = borrow(joined, self.stream);
         let prepared = lock(&joined.communicator).prepare(&call)?;
-        Ok(Step { joined: Arc::clone(joined), prepared, stream, copies, others: Vec::new() })
+        Ok(ReadyCall { joined: Arc::clone(joined), prepared, stream, copies, others: Vec::new() })
     }
 }
 
@@ -193,7 +193,7 @@ fn borrow(joined: &Joined, stream: usize) -> Stream {
 }
 
 /// All sends and receives of a communicator in a group, as one batch.
-fn prepare_messages(joined: &Arc<Joined>, messages: &[&Operation]) -> Result<Step, Failure> {
+fn prepare_messages(joined: &Arc<Joined>, messages: &[&Operation]) -> Result<ReadyCall, Failure> {
     let received: Vec<_> = messages
         .iter()
         .filter(|message| message.kind == Kind::Receive)
@@ -225,10 +225,10 @@ fn prepare_messages(joined: &Arc<Joined>, messages: &[&Operation]) -> Result<Ste
     }
     let mut streams = streams.into_iter().map(|stream| borrow(joined, stream));
     let stream = streams.next().ok_or_else(|| Failure::argument("a batch without messages"))?;
-    Ok(Step { joined: Arc::clone(joined), prepared, stream, copies, others: streams.collect() })
+    Ok(ReadyCall { joined: Arc::clone(joined), prepared, stream, copies, others: streams.collect() })
 }
 
-impl Step {
+impl ReadyCall {
     fn launch(&self) -> Result<(), Failure> {
         let device = self.joined.world.device();
         for other in &self.others {
@@ -266,7 +266,7 @@ pub(crate) fn launch(operations: &[Operation]) -> Result<(), Failure> {
         return Ok(());
     }
     let process = Process::get()?;
-    let mut steps: Vec<(&Arc<Comm>, Step)> = Vec::new();
+    let mut calls: Vec<(&Arc<Comm>, ReadyCall)> = Vec::new();
     let mut streams = Vec::new();
     for operation in &operations {
         let joined = operation.comm.joined()?;
@@ -282,14 +282,14 @@ pub(crate) fn launch(operations: &[Operation]) -> Result<(), Failure> {
             .partition(|operation| operation.is_message());
         let explain = |failure| comm.explain(failure);
         if !messages.is_empty() {
-            steps.push((comm, prepare_messages(&joined, &messages).map_err(explain)?));
+            calls.push((comm, prepare_messages(&joined, &messages).map_err(explain)?));
         }
         for operation in collectives {
-            steps.push((comm, operation.prepare(&joined).map_err(explain)?));
+            calls.push((comm, operation.prepare(&joined).map_err(explain)?));
         }
     }
-    for (comm, step) in &steps {
-        step.launch().map_err(|failure| comm.explain(failure))?;
+    for (comm, call) in &calls {
+        call.launch().map_err(|failure| comm.explain(failure))?;
     }
     drop(relaxed);
     Ok(())

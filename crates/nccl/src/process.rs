@@ -34,7 +34,9 @@ pub(crate) fn start_log() {
     STARTED.call_once(|| {
         let environment = Environment::of_process();
         let filter = tracing_subscriber::EnvFilter::new(environment.get("ANABRANCH_LOG").unwrap_or("warn"));
-        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).finish();
+        // A line that stderr does not take is lost: `tracing_subscriber` would report it there, and panic.
+        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        let log = log.log_internal_errors(false).finish();
         // This library links its own copy of `tracing`, so that the program's subscriber is another one.
         let _ = tracing::subscriber::set_global_default(log);
     });

@@ -2,11 +2,13 @@
 //! threads. All exchange over one world, so they run one after another, in the order in which the program called: that is one on all ranks.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 
+use crate::abi::SYSTEM;
 use crate::comm::{Comm, lock};
 use crate::error::{Failure, caught};
+use crate::process::Process;
 
 /// The calls that are not over, in their order.
 #[derive(Debug, Default)]
@@ -30,6 +32,10 @@ impl Steps {
     pub(crate) fn are_in_progress(&self) -> bool {
         lock(&self.0).steps.iter().any(|step| step.is_nonblocking)
     }
+
+    fn first(&self) -> Option<u64> {
+        lock(&self.0).steps.front().map(|first| first.number)
+    }
 }
 
 impl Waiting {
@@ -46,6 +52,8 @@ pub(crate) struct Step {
     number: u64,
     pub(crate) is_nonblocking: bool,
     turn: Receiver<()>,
+    /// Why its work is not done.
+    refused: Option<Failure>,
 }
 
 impl Step {
@@ -60,26 +68,48 @@ impl Step {
             waiting.wake_first();
         }
         drop(waiting);
-        Self { comm: Arc::clone(comm), number, is_nonblocking, turn }
+        Self { comm: Arc::clone(comm), number, is_nonblocking, turn, refused: None }
     }
 
-    /// Waits until the earlier calls are over.
-    pub(crate) fn wait(&self) {
+    /// Waits until the earlier calls are over. One that has begun ends with an error of its own within the deadlines.
+    ///
+    /// # Errors
+    /// An earlier call that does not end, as one of a group of another thread that stays open.
+    pub(crate) fn wait(&self) -> Result<(), Failure> {
+        let process = Process::get()?;
+        let deadlines = &process.config().deadline;
+        let limit = deadlines.rendezvous.duration().saturating_add(deadlines.operation.duration());
+        let mut first = self.comm.steps.first();
         // The other end is in the list until this step is dropped.
-        let _ = self.turn.recv();
+        while self.turn.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            let before = std::mem::replace(&mut first, self.comm.steps.first());
+            if first == before {
+                let text = format!(
+                    "an earlier collective call of the communicator is not over after {limit:?}: it may be in a group that no ncclGroupEnd ends"
+                );
+                return Err(Failure::new(SYSTEM, text).on(self.comm.rank, self.comm.size));
+            }
+        }
+        Ok(())
+    }
+
+    /// The call's work will not be done: [`Self::run`] returns the failure.
+    pub(crate) fn refuse(&mut self, failure: Failure) {
+        self.refused = Some(failure);
     }
 
     /// Runs the call's work when its turn has come.
     ///
     /// # Errors
-    /// The work's failure, or its panic, with the rank. It is noted as with [`Self::fail`].
-    pub(crate) fn run<T>(self, work: impl FnOnce(&Comm) -> Result<T, Failure>) -> Result<T, Failure> {
-        self.wait();
-        caught(|| work(&self.comm)).map_err(|failure| self.fail(self.comm.explain(failure)))
+    /// The work's failure, or its panic, with the rank; those of [`Self::refuse`] and [`Self::wait`]. It is that of the initialisation if the
+    /// step is that, and `ncclCommGetAsyncError` reports it if it is nonblocking.
+    pub(crate) fn run<T>(mut self, work: impl FnOnce(&Comm) -> Result<T, Failure>) -> Result<T, Failure> {
+        let ready = self.refused.take().map_or_else(|| self.wait(), Err);
+        let work = || caught(|| work(&self.comm)).map_err(|failure| self.comm.explain(failure));
+        ready.and_then(|()| work()).map_err(|failure| self.fail(failure))
     }
 
-    /// The call failed: so did the initialisation if it is that, and `ncclCommGetAsyncError` reports it if it is nonblocking.
-    pub(crate) fn fail(&self, failure: Failure) -> Failure {
+    fn fail(&self, failure: Failure) -> Failure {
         let failure = failure.on(self.comm.rank, self.comm.size);
         if self.number == 0 {
             self.comm.settle(Err(failure.clone()));

@@ -1,5 +1,10 @@
 //! Ranks that abort or die: the others get an error that names them.
 
+#[path = "../src/in_use.rs"]
+mod in_use;
+
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use anabranch_testkit::{Ranks, Resources, role, test_path};
@@ -13,6 +18,52 @@ use crate::steps::without_threads;
 #[expect(clippy::disallowed_methods, reason = "ranks wait in the machine's time")]
 fn sleep(milliseconds: u64) {
     std::thread::sleep(Duration::from_millis(milliseconds));
+}
+
+/// Calls whose queries the runtime refuses for some time, as in a capture.
+#[derive(Default)]
+struct Refused {
+    queries: Cell<u32>,
+    has_failed: Cell<bool>,
+}
+
+impl in_use::Calls for Refused {
+    fn wait(&self, _: Duration) {}
+
+    fn are_over(&self) -> bool {
+        self.queries.set(self.queries.get().wrapping_sub(1));
+        self.queries.get() == 0
+    }
+
+    fn have_failed(&self) -> bool {
+        self.has_failed.get()
+    }
+
+    fn fail(&self) {
+        self.has_failed.set(true);
+    }
+}
+
+#[test]
+fn a_refused_query_is_repeated() {
+    let some = Refused { queries: Cell::new(20), ..Refused::default() };
+    assert!(in_use::are_over(&some, LIMIT) && !some.has_failed.get(), "its world is healthy");
+    let all = Refused::default();
+    assert!(!in_use::are_over(&all, Duration::from_millis(20)) && all.has_failed.get());
+    // Those that end with their world.
+    let late = Refused { queries: Cell::new(5), has_failed: Cell::new(true) };
+    assert!(in_use::are_over(&late, LIMIT));
+}
+
+#[test]
+fn memory_stays_after_a_panic_of_what_would_free_it() {
+    let memory = Rc::new(());
+    let panics = in_use::kept_on_panic(Rc::clone(&memory), |_| assert_eq!(Rc::strong_count(&memory), 0));
+    assert!(panics.is_err());
+    assert_eq!(Rc::strong_count(&memory), 2);
+    let (kept, ()) = in_use::kept_on_panic(Rc::clone(&memory), |_| ()).unwrap();
+    drop(kept);
+    assert_eq!(Rc::strong_count(&memory), 2);
 }
 
 /// Waits for an error of the communicator.

@@ -286,19 +286,20 @@ fn any_call_that_fails_in_a_group_fails_the_group() {
 }
 
 #[test]
-fn initialisations_that_do_not_run_leave_no_sockets() {
-    alone!("initialisations_that_do_not_run_leave_no_sockets");
+fn initialisations_that_do_not_run_leave_nothing() {
+    alone!("initialisations_that_do_not_run_leave_nothing");
     let nccl = Nccl::open(&[]);
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let begin = |id: IdValue, size: c_int| {
-        let mut comm = std::ptr::null_mut();
+        let mut comms = [std::ptr::null_mut(); 2];
         nccl.ok(nccl!(nccl, ncclGroupStart()));
-        nccl.ok(nccl!(nccl, ncclCommInitRank(&raw mut comm => *mut Comm, size => c_int, id => IdValue, 0 => c_int)));
+        nccl.ok(nccl!(nccl, ncclCommInitRank(&raw mut comms[0] => *mut Comm, size => c_int, id => IdValue, 0 => c_int)));
         assert_eq!(
-            nccl!(nccl, ncclCommInitRank(&raw mut comm => *mut Comm, 2 => c_int, id => IdValue, 5 => c_int)),
+            nccl!(nccl, ncclCommInitRank(&raw mut comms[1] => *mut Comm, 2 => c_int, id => IdValue, 5 => c_int)),
             4
         );
         assert_eq!(nccl!(nccl, ncclGroupEnd()), 4);
+        assert!(comms.iter().all(|comm| comm.is_null()), "{comms:?}");
     };
     begin(nccl.unique_id().into(), 1);
     let before = open();

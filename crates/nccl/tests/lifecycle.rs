@@ -1,6 +1,7 @@
 //! Communicators: splits, many of them, threads, captures, windows, nonblocking ones.
 
 use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd;
 
 use crate::common::{
     Buffer, Comm, FLOAT, INT32, IdValue, Nccl, Rank, SUM, Stream, all_given, alone, given, nccl, on_threads,
@@ -345,4 +346,14 @@ fn wrong_arguments_are_named() {
             "datatype is 12",
         );
     });
+}
+
+#[test]
+fn a_log_that_cannot_be_written_changes_nothing() {
+    alone!("a_log_that_cannot_be_written_changes_nothing");
+    let nccl = Nccl::open(&[]);
+    let full = std::fs::File::create("/dev/full").unwrap();
+    // SAFETY: both are open; the first one becomes this process's stderr too.
+    assert_eq!(unsafe { libc::dup2(full.as_raw_fd(), 2) }, 2);
+    assert_eq!(nccl!(nccl, ncclCommDestroy(64 as Comm => Comm)), 4);
 }

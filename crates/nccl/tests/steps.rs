@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anabranch_testkit::Resources;
 
-use crate::common::{Comm, IdValue, Nccl, Rank, alone, nccl, on_threads};
+use crate::common::{Buffer, Comm, INT32, IdValue, Nccl, Rank, SUM, alone, nccl, on_threads};
 use crate::lifecycle::{Config, settled};
 
 /// Begins a nonblocking split with one color.
@@ -152,5 +152,92 @@ fn a_part_whose_first_rank_has_no_socket_fails_on_all_its_ranks() {
     assert!(parts.iter().all(|part| part.is_null()));
     for comm in comms {
         nccl.destroy(comm);
+    }
+}
+
+/// Splits in the thread's group.
+fn split_in_group(nccl: &Nccl, comm: Comm, part: *mut Comm) {
+    nccl.ok(nccl!(nccl, ncclCommSplit(comm => Comm, 0 => c_int, 0 => c_int, part => *mut Comm, std::ptr::null() => *const Config)));
+}
+
+#[test]
+fn a_communicator_does_not_end_in_a_group_that_has_calls_of_it() {
+    alone!("a_communicator_does_not_end_in_a_group_that_has_calls_of_it");
+    let nccl = Nccl::open(&[]);
+    on_threads(&nccl, 1, |rank| {
+        let ends: [&dyn Fn() -> c_int; 2] = [
+            &|| nccl!(nccl, ncclCommFinalize(rank.comm => Comm)),
+            &|| nccl!(nccl, ncclCommDestroy(rank.comm => Comm)),
+        ];
+        for end in ends {
+            let mut part = std::ptr::null_mut();
+            nccl.ok(nccl!(nccl, ncclGroupStart()));
+            split_in_group(&nccl, rank.comm, &raw mut part);
+            assert_eq!(end(), 5);
+            let text = nccl.last_error(std::ptr::null_mut());
+            assert!(text.contains("rank 0 of 1: ") && text.contains("ncclGroupEnd"), "{text}");
+            assert_eq!(nccl!(nccl, ncclGroupEnd()), 5);
+            assert!(part.is_null());
+        }
+        // It goes on, and ends in a group that has none.
+        nccl.count_ranks(rank);
+        nccl.group(|| nccl.destroy(rank.comm));
+    });
+}
+
+#[test]
+fn calls_after_a_group_that_does_not_end_fail_in_time() {
+    alone!("calls_after_a_group_that_does_not_end_fail_in_time");
+    let deadlines = [("ANABRANCH__DEADLINE__RENDEZVOUS", "2 s"), ("ANABRANCH__DEADLINE__OPERATION", "1 s")];
+    let nccl = Nccl::open(&deadlines);
+    let number = nccl.init(1, nccl.unique_id(), 0) as usize;
+    let (comm, id): (_, IdValue) = (number as Comm, nccl.unique_id().into());
+    let ((begun, begins), (done, ends)) = (channel::<usize>(), channel::<()>());
+    std::thread::scope(|scope| {
+        let nccl = &nccl;
+        scope.spawn(move || {
+            let (mut fresh, mut part) = (std::ptr::null_mut(), std::ptr::null_mut());
+            nccl.ok(nccl!(nccl, ncclGroupStart()));
+            split_in_group(nccl, number as Comm, &raw mut part);
+            nccl.ok(nccl!(nccl, ncclCommInitRank(&raw mut fresh => *mut Comm, 1 => c_int, id => IdValue, 0 => c_int)));
+            begun.send(fresh as usize).unwrap();
+            assert!(ends.recv().is_err());
+            assert_ne!(nccl!(nccl, ncclGroupEnd()), 0, "the world of the split was left");
+            nccl.destroy(fresh);
+        });
+        let fresh =
+            Rank { nccl, comm: begins.recv().unwrap() as Comm, stream: nccl.stream(), number: 0, size: 1 };
+        let is_late = |code: c_int, text: String| {
+            assert_eq!(code, 2, "{text}");
+            assert!(text.contains("rank 0 of 1: ") && text.contains("is not over after 3s"), "{text}");
+        };
+        let (memory, mut window) = ([0u64; 512], std::ptr::null_mut::<c_void>());
+        let code = nccl!(nccl, ncclCommWindowRegister(comm => Comm, memory.as_ptr().cast_mut().cast() => *mut c_void, 4096 => usize, &raw mut window => *mut *mut c_void, 0 => c_int));
+        is_late(code, nccl.last_error(std::ptr::null_mut()));
+        let (input, mut output) = (Buffer::zeros(INT32, 1), Buffer::zeros(INT32, 1));
+        let code = nccl.all_reduce(&fresh, &input, &mut output, SUM);
+        is_late(code, nccl.last_error(std::ptr::null_mut()));
+        nccl.ok(nccl!(nccl, ncclCommFinalize(comm => Comm)));
+        is_late(settled(nccl, comm), nccl.last_error(comm));
+        nccl.destroy(comm);
+        drop(done);
+    });
+}
+
+#[test]
+fn blocking_initialisations_that_no_thread_runs_leave_no_communicators() {
+    alone!("blocking_initialisations_that_no_thread_runs_leave_no_communicators");
+    let nccl = Nccl::open(&[]);
+    nccl.set_device(0);
+    let mut comms = [64 as Comm; 2];
+    let code = without_threads(
+        || nccl!(nccl, ncclCommInitAll(comms.as_mut_ptr() => *mut Comm, 2 => c_int, std::ptr::null() => *const c_int)),
+    );
+    let text = nccl.last_error(std::ptr::null_mut());
+    assert!(code == 2 && text.contains("rank 0 of 2: no thread"), "{code} {text}");
+    assert!(comms.iter().all(|comm| comm.is_null()), "{comms:?}");
+    // The first numbers that the library gives out.
+    for number in [64, 128] {
+        assert_eq!(nccl!(nccl, ncclCommDestroy(number as Comm => Comm)), 4);
     }
 }
