@@ -29,7 +29,7 @@ pub use units::{ByteSize, Period, UnitError};
 pub use value::{NicDriverName, Schedule, SettingKind};
 
 /// Variables that begin with our name and are no settings: what launchers give to ranks, the log filter, the folder of
-/// a trace, and what Python's `deep_ep` module and the drop-in for NCCL read.
+/// a trace, and what Python's `deep_ep` and `mori` modules and the drop-in for NCCL read.
 const OTHER_VARIABLES: &[&str] = &[
     "ANABRANCH_BOOTSTRAP",
     "ANABRANCH_SECRET",
@@ -48,6 +48,7 @@ const OTHER_VARIABLES: &[&str] = &[
     "ANABRANCH_DEEP_EP_MAX_TOKENS",
     "ANABRANCH_DEEP_EP_SLOTS",
     "ANABRANCH_DEEP_EP_MASK_SECONDS",
+    "ANABRANCH_MORI",
     "ANABRANCH_NCCL_FALLBACK",
     "ANABRANCH_NCCL_VERSION",
 ];

@@ -33,7 +33,8 @@ def lines(environment: Mapping[str, str] = os.environ) -> Iterator[tuple[str, st
     for package in ("numpy", "torch", "jax"):
         version = _version(package)
         yield ("ok", package, version) if version else ("-", package, "not installed")
-    yield "ok", "deep_ep", _install.description(environment)
+    for name in _install.MODULES:
+        yield "ok", name, _install.description(name, environment)
     for path in _loaded():
         yield "ok", "loaded", path
     allocator = environment.get("PYTORCH_CUDA_ALLOC_CONF", "") + environment.get("PYTORCH_ALLOC_CONF", "")

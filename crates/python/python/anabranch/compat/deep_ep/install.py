@@ -2,4 +2,4 @@
 
 from anabranch.compat._install import install
 
-install(replace=True)
+install("deep_ep", replace=True)
