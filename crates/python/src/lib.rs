@@ -45,7 +45,7 @@ mod _native {
     #[pymodule_export]
     use super::xla::{
         xla_collective_handler, xla_combine_handler, xla_dispatch_handler, xla_operator, xla_register,
-        xla_register_plans, xla_start_handler, xla_unregister, xla_unregister_plans,
+        xla_register_plans, xla_start_handler, xla_start_state, xla_unregister, xla_unregister_plans,
     };
 
     #[pymodule_export]

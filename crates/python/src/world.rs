@@ -78,7 +78,7 @@ impl World {
         ranks: Option<Vec<u32>>,
         tag: &str,
     ) -> PyResult<Memory> {
-        let world = self.state.live()?.clone();
+        let world = self.state.live()?;
         let shape = match shape.extract::<u64>() {
             Ok(extent) => vec![extent],
             Err(_) => shape.extract::<Vec<u64>>()?,
@@ -96,15 +96,10 @@ impl World {
             return Err(usage(format!("shape {shape:?} has no elements")));
         }
         let group = self.state.group(ranks)?;
-        let (tag, poisoned) = (tag.to_owned(), world.clone());
-        let memory = interruptible(
-            py,
-            false,
-            move || interrupted(&poisoned),
-            move || Ok(world.allocate(&group, bytes, anabranch::shmem::DEFAULT_ALIGNMENT, &tag)?),
-        );
-        logs::flush(py);
-        let memory = Arc::new(memory?);
+        let tag = tag.to_owned();
+        let memory = Arc::new(collective(py, world, move |world| {
+            Ok(world.allocate(&group, bytes, shmem::DEFAULT_ALIGNMENT, &tag)?)
+        })?);
         self.state.note(&memory);
         let address = memory.address().0;
         Ok(Memory::new(address, shape, None, data_type, self.state.home, Owner::Symmetric(memory)))
@@ -140,13 +135,11 @@ impl World {
     /// Collectives among these ranks, in this order; `None` is all. All of them call it.
     #[pyo3(signature = (ranks = None))]
     fn communicator(&self, py: Python<'_>, ranks: Option<Vec<u32>>) -> PyResult<Communicator> {
-        let world = self.state.live()?.clone();
+        let world = self.state.live()?;
         let group = self.state.group(ranks)?;
-        let (members, poisoned) = (group.clone(), world.clone());
-        let made =
-            interruptible(py, false, move || interrupted(&poisoned), move || world.communicator(&members));
-        logs::flush(py);
-        Ok(Communicator::new(Arc::clone(&self.state), group, made?))
+        let members = group.clone();
+        let made = collective(py, world, move |world| world.communicator(&members))?;
+        Ok(Communicator::new(Arc::clone(&self.state), group, made))
     }
 
     /// An order for the launches of plans. Not collective.
@@ -166,17 +159,14 @@ impl World {
         ranks: Option<Vec<u32>>,
         order: Option<&LaunchOrder>,
     ) -> PyResult<ExpertParallel> {
-        let world = self.state.live()?.clone();
+        let world = self.state.live()?;
         let group = self.state.group(ranks)?;
-        let (plan, poisoned) = (config.plan.clone(), world.clone());
-        let order = order.map(|order| order.0.clone());
-        let make = move || match &order {
+        let (plan, order) = (config.plan.clone(), order.map(|order| order.0.clone()));
+        let made = collective(py, world, move |world| match &order {
             None => world.expert_parallel(&group, plan),
             Some(order) => world.expert_parallel_in_order(&group, plan, order),
-        };
-        let made = interruptible(py, false, move || interrupted(&poisoned), make);
-        logs::flush(py);
-        Ok(ExpertParallel::new(Arc::clone(&self.state), made?))
+        })?;
+        Ok(ExpertParallel::new(Arc::clone(&self.state), made))
     }
 
     /// Gives these bytes to every rank of the group and returns those of all, in the group's order.
@@ -188,33 +178,18 @@ impl World {
         ranks: Option<Vec<u32>>,
         tag: &str,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let world = self.state.live()?.clone();
-        let group = self.state.group(ranks)?;
-        let (tag, poisoned) = (tag.to_owned(), world.clone());
-        let all = interruptible(
-            py,
-            false,
-            move || interrupted(&poisoned),
-            move || Ok(world.exchange(&group, &tag, &data)?),
-        );
-        logs::flush(py);
-        Ok(all?.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
+        let world = self.state.live()?;
+        let (group, tag) = (self.state.group(ranks)?, tag.to_owned());
+        let all = collective(py, world, move |world| Ok(world.exchange(&group, &tag, &data)?))?;
+        Ok(all.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
     }
 
     /// Waits on the host until all ranks of the group have come.
     #[pyo3(signature = (*, ranks = None, tag = "barrier"))]
     fn barrier(&self, py: Python<'_>, ranks: Option<Vec<u32>>, tag: &str) -> PyResult<()> {
-        let world = self.state.live()?.clone();
-        let group = self.state.group(ranks)?;
-        let (tag, poisoned) = (tag.to_owned(), world.clone());
-        let met = interruptible(
-            py,
-            false,
-            move || interrupted(&poisoned),
-            move || Ok(world.barrier(&group, &tag)?),
-        );
-        logs::flush(py);
-        met
+        let world = self.state.live()?;
+        let (group, tag) = (self.state.group(ranks)?, tag.to_owned());
+        collective(py, world, move |world| Ok(world.barrier(&group, &tag)?))
     }
 
     /// Waits on the host until all work on the stream is done, and raises what made it fail.
@@ -255,10 +230,8 @@ impl World {
     /// Leaves the world: all ranks do, after their last call. Doing it again does nothing.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         let state = Arc::clone(&self.state);
-        let poisoned = self.state.world.clone();
-        let left = interruptible(py, false, move || interrupted(&poisoned), move || state.leave());
+        let left = collective(py, &self.state.world, move |_| state.leave());
         self.state.release();
-        logs::flush(py);
         left
     }
 
@@ -341,12 +314,22 @@ impl Profile {
             py.detach(|| drop(running));
             return Ok(false);
         }
-        let (poisoned, path) = (self.state.live()?.clone(), self.path.clone());
-        let finished =
-            interruptible(py, false, move || interrupted(&poisoned), move || running.finish(&path));
-        logs::flush(py);
-        finished.map(|()| false)
+        let path = self.path.clone();
+        collective(py, self.state.live()?, move |_| running.finish(&path))?;
+        Ok(false)
     }
+}
+
+/// Runs a call that may wait for other ranks. Ctrl-C ends the wait, and the world.
+pub(crate) fn collective<T: Send + 'static>(
+    py: Python<'_>,
+    world: &anabranch::World,
+    call: impl FnOnce(&anabranch::World) -> Result<T, anabranch::Error> + Send + 'static,
+) -> PyResult<T> {
+    let (world, poisoned) = (world.clone(), world.clone());
+    let result = interruptible(py, false, move || interrupted(&poisoned), move || call(&world));
+    logs::flush(py);
+    result
 }
 
 /// What ends the wait of a call that Ctrl-C interrupted.

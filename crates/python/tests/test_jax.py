@@ -136,6 +136,48 @@ with anabranch.jax.Group(settings) as group:
 """)
 
 
+def test_a_mesh_in_another_order_fails_on_all_devices():
+    """Also on those that are in their place, which do not wait for the others: the group is usable afterwards."""
+    run("""
+first, second, third, fourth = jax.local_devices()
+swapped = jax.sharding.Mesh([first, second, fourth, third], ("ranks",))
+with anabranch.jax.Group(settings) as group:
+    call, x = in_order(group.all_reduce), values(jnp.float32)
+    wrong = jax.jit(jax.shard_map(call, mesh=swapped, in_specs=P("ranks"), out_specs=P("ranks"), check_vma=False))
+    for _ in range(2):
+        for part in wrong(x).addressable_shards:
+            try:
+                part.data.block_until_ready()
+            except Exception as error:
+                assert "the device of rank 2 is at place 3" in str(error), error
+            else:
+                raise AssertionError(f"{part.device} has a result")
+        assert (sharded(call)(x) == sharded(lambda x: jax.lax.psum(x, "ranks"))(x)).all()
+""")
+
+
+def test_equal_programs_are_compiled_once(tmp_path):
+    """Equal layers of other traces are one entry of JAX's cache, and what is loaded from it runs."""
+    run(LAYERS + f"""
+import os
+jax.config.update("jax_compilation_cache_dir", {str(tmp_path)!r})
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+entries = lambda: sorted(name for name in os.listdir({str(tmp_path)!r}) if name.startswith("jit_step") and name.endswith("-cache"))
+with anabranch.jax.Group(settings) as group:
+    ep = plan(capacity=0)
+    first = gradients(by_expert(ep), 2)(router, matrices, x)
+    assert len(entries()) == 1, entries()
+    # One with another layer is another program.
+    gradients(by_expert(ep), 1)(router, matrices, x)
+    assert len(entries()) == 2, entries()
+    for _ in range(2):
+        again = gradients(by_expert(ep), 2)(router, matrices, x)
+        assert all((mine == before).all() for mine, before in zip(again, first))
+    assert len(entries()) == 2, entries()
+""")
+
+
 def run_processes(program, devices=1):
     """Runs it in two processes, which get the coordinator's address and their number."""
     with socket.socket() as probe:

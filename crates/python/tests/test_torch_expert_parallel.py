@@ -134,6 +134,40 @@ def test_a_refused_combine_and_second_derivatives(settings):
     anabranch.spawn_threads(work, RANKS, settings)
 
 
+@pytest.mark.parametrize("mode", ["slotted", "compact"])
+def test_combine_multiplies_by_the_weights_that_it_is_given(settings, mode):
+    """Weights that change between dispatch and combine, beside a dispatch of the changed ones."""
+    from anabranch.torch.expert_parallel import ExpertParallel
+
+    def work(world):
+        ep = ExpertParallel(
+            world, hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, max_tokens=TOKENS, dtype=torch.float32, capacity=0, mode=mode
+        )
+        router, experts = parameters()
+
+        def step(is_late):
+            x = tokens(world.rank)
+            ids, weights = route(x, router)
+            received = ep.dispatch_experts(x, ids, weights if is_late else weights.square())
+            y = torch.einsum("eij,ecj->eci", experts[ep.experts_on()], received.rows)
+            if is_late:
+                # Another dispatch takes the windows.
+                ep.dispatch_experts(x.detach(), ids, weights.detach())
+                received = received._replace(weights=received.weights.square())
+            for wrong in (received.weights[:, :1], received.weights.double()):
+                with pytest.raises(anabranch.UsageError, match=r"received.weights is .*; torch.float32 of shape \(2, 12\) is needed"):
+                    ep.combine_experts(y, received._replace(weights=wrong))
+            out = ep.combine_experts(y, received)
+            return out.detach(), *torch.autograd.grad(out.square().sum(), [x, router, experts])
+
+        late, early = step(True), step(False)
+        assert torch.equal(late[0], early[0])
+        for mine, wanted in zip(late, early):
+            torch.testing.assert_close(mine, wanted, rtol=1e-4, atol=1e-5)
+
+    anabranch.spawn_threads(work, RANKS, settings)
+
+
 def test_only_experts_are_trained(settings):
     """A rank without rows takes part in the backward pass, though nothing of its combine's input has a gradient."""
     from anabranch.torch.expert_parallel import ExpertParallel

@@ -1,7 +1,6 @@
 //! Dispatch and combine, each also split into send and receive.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anabranch::ccl::DataType;
 use anabranch::ep::{self, CombineOutput, ExpertMajorConfig, ExpertOutput, ReplayedTokens};
@@ -16,8 +15,9 @@ use crate::communicator::seconds;
 use crate::errors::{raise, usage};
 use crate::logs;
 use crate::memory::{Memory, Owner};
-use crate::state::{interruptible, member};
+use crate::state::member;
 use crate::unlocked::Unlocked;
+use crate::world::collective;
 
 /// Dispatch and combine among ranks of a world. Made by `World.expert_parallel`.
 #[pyclass(frozen, module = "anabranch", name = "ExpertParallel")]
@@ -110,8 +110,8 @@ impl ExpertParallel {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         self.own(&dispatched.inner, "dispatch")?;
-        let (y, out, weights) = self.combined(y, Some(out), out_weights, dispatched.tokens_now())?;
-        let out = out.ok_or_else(|| usage("out is None"))?;
+        let y = self.experts_rows(y)?;
+        let (out, weights) = self.combined(out, out_weights)?;
         let stream = self.stream(py, stream, Some(&out))?;
         // SAFETY: `launch` keeps the tensors until the launch is over.
         let (experts, output) =
@@ -180,7 +180,7 @@ impl ExpertParallel {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<CombineSent> {
         self.own(&dispatched.inner, "dispatch")?;
-        let (y, ..) = self.combined(y, None, None, None)?;
+        let y = self.experts_rows(y)?;
         let stream = match (&y, stream) {
             (None, stream) => self.stream_or(py, stream, &dispatched.stream)?,
             (Some(y), stream) => self.stream(py, stream, Some(y))?,
@@ -205,8 +205,7 @@ impl ExpertParallel {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         self.own(&sent.inner, "combine")?;
-        let (_, out, weights) = self.combined(None, Some(out), out_weights, None)?;
-        let out = out.ok_or_else(|| usage("out is None"))?;
+        let (out, weights) = self.combined(out, out_weights)?;
         let stream = self.stream(py, stream, Some(&out))?;
         // SAFETY: `launch` keeps the tensors until the launch is over.
         let output = unsafe { combine_output(&out, weights.as_ref()) };
@@ -359,11 +358,11 @@ impl ExpertParallel {
     ) -> PyResult<()> {
         let of_group = |rank| member(self.inner.ep.group(), rank, "together");
         let together = together.into_iter().map(of_group).collect::<PyResult<Vec<_>>>()?;
-        let (stream, limit): (_, Duration) = (self.stream(py, stream, None)?, seconds(timeout)?);
+        let (stream, limit) = (self.stream(py, stream, None)?, seconds(timeout)?);
         let inner = Arc::clone(&self.inner);
-        let world = self.inner.state.world.clone();
-        let interrupted = move || world.poison("interrupted from Python");
-        interruptible(py, false, interrupted, move || Ok(inner.ep.reset_mask(&stream, &together, limit)?))
+        collective(py, &self.inner.state.world, move |_| {
+            Ok(inner.ep.reset_mask(&stream, &together, limit)?)
+        })
     }
 
     /// Raises when a dispatch before this got an expert id that does not exist, or more tokens than planned. Waits for the stream.

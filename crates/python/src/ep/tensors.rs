@@ -193,42 +193,25 @@ impl ExpertParallel {
         Dispatched { inner: self.shared(), stream, handle: Unlocked::new(Mutex::new(Some(handle))) }
     }
 
-    /// What combine gets from the experts, and where its sums go.
+    /// What combine gets from the experts, unless it is in the window.
+    pub(super) fn experts_rows(&self, y: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Array>> {
+        y.filter(|y| !y.is_none()).map(|y| self.rows("y", y, self.config().combine_type)).transpose()
+    }
+
+    /// Where the sums of combine go.
     pub(super) fn combined(
         &self,
-        y: Option<&Bound<'_, PyAny>>,
-        out: Option<&Bound<'_, PyAny>>,
+        out: &Bound<'_, PyAny>,
         out_weights: Option<&Bound<'_, PyAny>>,
-        tokens: Option<u32>,
-    ) -> PyResult<(Option<Array>, Option<Array>, Option<Array>)> {
-        let of = self.config().combine_type;
-        let y = y.filter(|y| !y.is_none()).map(|y| self.rows("y", y, of)).transpose()?;
-        let rows = self.inner.ep.plan().rows();
-        if let Some(y) = &y
-            && y.shape()[0] < rows
-        {
-            return Err(usage(format!("y has {} rows; the window's {rows} are needed", y.shape()[0])));
-        }
-        let out = out.map(|out| self.rows("out", out, of)?.written()).transpose()?;
+    ) -> PyResult<(Array, Option<Array>)> {
+        let out = self.rows("out", out, self.config().combine_type)?.written()?;
         let out_weights = self.array("out_weights", out_weights)?.map(Array::written).transpose()?;
-        if let Some(tokens) = tokens {
-            for (array, name) in [(&out, "out"), (&out_weights, "out_weights")] {
-                if let Some(array) = array
-                    && array.shape().first().is_none_or(|rows| *rows < u64::from(tokens))
-                {
-                    let shape = array.shape();
-                    return Err(usage(format!(
-                        "{name} has shape {shape:?}; this rank dispatched {tokens} tokens"
-                    )));
-                }
-            }
-        }
         if let Some(weights) = &out_weights {
             weights.expect_type(DataType::F32)?;
             let top_k = u64::from(self.config().top_k);
             weights.expect_shape(&[None, Some(top_k)], &format!("[tokens, {top_k}]"))?;
         }
-        Ok((y, out, out_weights))
+        Ok((out, out_weights))
     }
 }
 

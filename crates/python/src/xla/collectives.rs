@@ -1,16 +1,15 @@
 //! Collectives.
 
-use std::collections::HashSet;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use anabranch::GroupRank;
 use anabranch::ccl::{self, DataType, ReduceOp, Tensor};
 use anabranch::hip::{HostBuffer, Stream};
-use anabranch::{GroupRank, RuntimeKind};
 use pyo3::prelude::*;
 
-use super::ffi::{Call, Frame, Operand, handle};
-use super::{Member, Registry, report, run_on_device};
+use super::ffi::{Call, Frame, Operand, handle, kept_type};
+use super::{Member, Registry, report, run_on_device, wait_for};
 use crate::communicator::Communicator;
 use crate::errors::{raise, usage};
 use crate::raw::numbered;
@@ -21,15 +20,9 @@ use crate::state::State;
 struct Collectives {
     state: Arc<State>,
     communicator: Arc<Mutex<ccl::Communicator>>,
-    starts: Mutex<Starts>,
-}
-
-/// The starts of programs whose order of devices was right.
-#[derive(Debug)]
-struct Starts {
-    numbers: HashSet<i64>,
-    /// Where the host reads the device's place. Made early: an allocation may wait for kernels, and these for other devices.
-    place: HostBuffer,
+    /// Where the host reads the places of all devices, under the lock of the communicator. Made early: an allocation may wait for kernels,
+    /// and these for other devices.
+    places: HostBuffer,
 }
 
 impl Member for Collectives {
@@ -45,9 +38,9 @@ static GROUPS: Registry<Collectives> = Registry::new();
 pub(crate) fn xla_register(communicators: Vec<PyRef<'_, Communicator>>) -> PyResult<i64> {
     let member = |communicator: PyRef<'_, Communicator>| {
         let (state, communicator) = communicator.parts();
-        let place = state.world.device().allocate_host(size_of::<f32>()).map_err(raise)?;
-        let starts = Mutex::new(Starts { numbers: HashSet::new(), place });
-        Ok(Collectives { state: Arc::clone(state), communicator: Arc::clone(communicator), starts })
+        let bytes = state.world.size() as usize * size_of::<f32>();
+        let places = state.world.device().allocate_host(bytes).map_err(raise)?;
+        Ok(Collectives { state: Arc::clone(state), communicator: Arc::clone(communicator), places })
     };
     let members = communicators.into_iter().map(member).collect::<PyResult<_>>()?;
     Ok(GROUPS.insert(members))
@@ -71,6 +64,12 @@ pub(crate) fn xla_start_handler() -> usize {
     start as *const () as usize
 }
 
+/// The addresses of the id and the description of what a start keeps with an executable.
+#[pyfunction]
+pub(crate) fn xla_start_state() -> (usize, usize) {
+    kept_type()
+}
+
 /// The number of an operator in the handler's attributes: torch's.
 #[pyfunction]
 pub(crate) fn xla_operator(name: &str) -> PyResult<i64> {
@@ -81,47 +80,52 @@ pub(crate) fn xla_operator(name: &str) -> PyResult<i64> {
 
 unsafe extern "C" fn collective(frame: *mut Frame) -> *mut c_void {
     // SAFETY: XLA calls this with a frame of its own.
-    unsafe { handle(frame, run) }
+    unsafe { handle(frame, false, run) }
 }
 
 unsafe extern "C" fn start(frame: *mut Frame) -> *mut c_void {
     // SAFETY: XLA calls this with a frame of its own.
-    unsafe { handle(frame, run_start) }
+    unsafe { handle(frame, true, run_start) }
 }
 
-/// A program begins: its argument is the device's place on the mesh's axis, and has to be the rank. A program on GPUs is asked the first time
-/// that it runs outside of a capture, as the host waits for the answer.
+/// A program begins: its argument is the device's place on the mesh's axis, and has to be the rank. The first run of an executable asks, as
+/// the host waits for the answer. All devices learn all places, so that none waits for one that has failed.
 fn run_start(call: Call<'_>) -> Result<(), String> {
-    let number = call.integer("number")?;
     let ([place], [_]) = (call.arguments()?, call.results()?);
+    let kept = call.kept()?;
     run_on_device(&GROUPS, call, |member, stream| {
-        let mut starts = member.starts.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_host = member.state.home.runtime == RuntimeKind::Host;
-        let is_asked =
-            is_host || (!starts.numbers.contains(&number) && !stream.is_capturing().map_err(report)?);
-        if is_asked {
-            member.check_place(stream, place, &starts.place)?;
-            starts.numbers.insert(number);
+        let rank = member.state.world.rank().get();
+        let is_right = kept.lock().unwrap_or_else(PoisonError::into_inner).contains(&rank);
+        if !is_right {
+            member.check_places(stream, place)?;
+            kept.lock().unwrap_or_else(PoisonError::into_inner).insert(rank);
         }
         Ok(None)
     })
 }
 
 impl Collectives {
-    fn check_place(&self, stream: &Stream, of: Operand<'_>, read: &HostBuffer) -> Result<(), String> {
-        if of.data_type != DataType::F32 || of.count() != 1 {
-            return Err(format!("the place is {} of {}; one f32 is needed", of.count(), of.data_type));
+    fn check_places(&self, stream: &Stream, own: Operand<'_>) -> Result<(), String> {
+        if own.data_type != DataType::F32 || own.count() != 1 {
+            return Err(format!("the place is {} of {}; one f32 is needed", own.count(), own.data_type));
         }
-        let mut bytes = [0; size_of::<f32>()];
-        // SAFETY: both are four bytes, which live until the wait below is over, and the lock of `read` is held.
-        unsafe { stream.copy_async(read.device_address(), of.address, bytes.len()) }.map_err(report)?;
-        stream.synchronize().map_err(report)?;
-        read.read(0, &mut bytes).map_err(report)?;
-        let (rank, place) = (self.state.world.rank().get(), f32::from_ne_bytes(bytes));
-        if (place - rank as f32).abs() > 0.5 {
-            return Err(format!(
-                "the device of rank {rank} is at place {place} of the mesh's axis; make the mesh of jax.devices(), in their order"
-            ));
+        let mut communicator = self.communicator.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: it has an f32 for each rank, the device may write it, and the wait below is over before the lock is given back.
+        let output = unsafe {
+            Tensor::local(self.places.device_address(), DataType::F32, u64::from(self.state.world.size()))
+        };
+        let gather = ccl::Call::AllGather { output, input: tensor(own) };
+        let work = communicator.run(&gather, stream).map_err(report)?;
+        wait_for(|slice| Ok(work.join(slice)?))?;
+        for rank in 0..self.state.world.size() {
+            let mut bytes = [0; size_of::<f32>()];
+            self.places.read(rank as usize * bytes.len(), &mut bytes).map_err(report)?;
+            let place = f32::from_ne_bytes(bytes);
+            if (place - rank as f32).abs() > 0.5 {
+                return Err(format!(
+                    "the device of rank {rank} is at place {place} of the mesh's axis; make the mesh of jax.devices(), in their order"
+                ));
+            }
         }
         Ok(())
     }

@@ -94,12 +94,12 @@ pub(crate) fn xla_combine_handler() -> usize {
 
 unsafe extern "C" fn dispatch(frame: *mut Frame) -> *mut c_void {
     // SAFETY: XLA calls this with a frame of its own.
-    unsafe { handle(frame, |call| with_plan(call, Experts::dispatch)) }
+    unsafe { handle(frame, false, |call| with_plan(call, Experts::dispatch)) }
 }
 
 unsafe extern "C" fn combine(frame: *mut Frame) -> *mut c_void {
     // SAFETY: XLA calls this with a frame of its own.
-    unsafe { handle(frame, |call| with_plan(call, Experts::combine)) }
+    unsafe { handle(frame, false, |call| with_plan(call, Experts::combine)) }
 }
 
 /// What went wrong, for XLA.

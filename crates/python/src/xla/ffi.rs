@@ -2,8 +2,11 @@
 //!
 //! Every struct begins with its size: a later minor version may append fields, and what is here stays at its place.
 
+use std::collections::BTreeSet;
 use std::ffi::{CString, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use anabranch::ccl::DataType;
 use anabranch::hip::DeviceAddress;
@@ -101,6 +104,8 @@ pub(super) struct Frame {
     future: *mut c_void,
 }
 
+/// `XLA_FFI_ExecutionStage_INSTANTIATE`: XLA makes or loads an executable.
+const INSTANTIATE: i32 = 0;
 /// `XLA_FFI_ExecutionStage_EXECUTE`.
 const EXECUTE: i32 = 3;
 
@@ -131,6 +136,48 @@ struct OrdinalGet {
     ordinal: i32,
 }
 
+/// `XLA_FFI_State_Set_Args` and `XLA_FFI_State_Get_Args`.
+#[repr(C)]
+struct State {
+    size: usize,
+    extensions: *mut Extension,
+    context: *mut c_void,
+    stage: i32,
+    type_id: *const AtomicI64,
+    kept: *mut c_void,
+}
+
+/// `XLA_FFI_TypeInfo`.
+#[repr(C)]
+struct TypeInfo {
+    size: usize,
+    extensions: *mut Extension,
+    delete: unsafe extern "C" fn(*mut c_void),
+}
+
+// SAFETY: it is never written, and its list is empty.
+unsafe impl Sync for TypeInfo {}
+
+/// What a call of an executable keeps as long as the executable: the ranks that have run it.
+pub(super) type Kept = Mutex<BTreeSet<u32>>;
+
+/// `XLA_FFI_TypeId` of [`Kept`], which XLA writes at registration.
+static KEPT_ID: AtomicI64 = AtomicI64::new(0);
+static KEPT_INFO: TypeInfo =
+    TypeInfo { size: size_of::<TypeInfo>(), extensions: std::ptr::null_mut(), delete: delete_kept };
+
+/// # Safety
+/// XLA calls it once for what [`Call::keep`] gave it.
+unsafe extern "C" fn delete_kept(kept: *mut c_void) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { Box::from_raw(kept.cast::<Kept>()) });
+}
+
+/// The addresses of the id and the description by which XLA knows [`Kept`].
+pub(super) fn kept_type() -> (usize, usize) {
+    ((&raw const KEPT_ID).expose_provenance(), (&raw const KEPT_INFO).expose_provenance())
+}
+
 type Unused = *const c_void;
 
 /// `XLA_FFI_Api`.
@@ -147,8 +194,8 @@ struct Api {
     stream_get: unsafe extern "C" fn(*mut StreamGet) -> *mut c_void,
     type_register: Unused,
     context_get: Unused,
-    state_set: Unused,
-    state_get: Unused,
+    state_set: unsafe extern "C" fn(*mut State) -> *mut c_void,
+    state_get: unsafe extern "C" fn(*mut State) -> *mut c_void,
     memory_allocate: Unused,
     memory_free: Unused,
     pool_schedule: Unused,
@@ -209,22 +256,29 @@ pub(super) struct Call<'a> {
 /// The error of a call that panicked.
 pub(super) const PANICKED: &str = "the library panicked; see standard error";
 
-/// What XLA calls: answers questions about the handler, else runs it and reports its error.
+/// What XLA calls: answers questions about the handler, else runs it and reports its error. A handler that `keeps` has a [`Kept`] in each of
+/// its calls of an executable.
 ///
 /// # Safety
 /// The frame is XLA's.
 pub(super) unsafe fn handle(
     frame: *mut Frame,
+    keeps: bool,
     run: impl FnOnce(Call<'_>) -> Result<(), String>,
 ) -> *mut c_void {
     // SAFETY: XLA passes a frame of its own, which is valid during the call.
     let frame = unsafe { &mut *frame };
     // SAFETY: as above.
-    if unsafe { answer_metadata(frame) } || frame.stage != EXECUTE {
+    if unsafe { answer_metadata(frame, keeps) } {
         return std::ptr::null_mut();
     }
+    let at_stage = |call: Call<'_>| match call.frame.stage {
+        EXECUTE => run(call),
+        INSTANTIATE if keeps => call.keep(),
+        _ => Ok(()),
+    };
     // SAFETY: as above.
-    let result = catch_unwind(AssertUnwindSafe(|| unsafe { Call::new(frame) }.and_then(run)));
+    let result = catch_unwind(AssertUnwindSafe(|| unsafe { Call::new(frame) }.and_then(at_stage)));
     let message = match result {
         Ok(Ok(())) => return std::ptr::null_mut(),
         Ok(Err(message)) => message,
@@ -245,7 +299,7 @@ pub(super) unsafe fn handle(
 ///
 /// # Safety
 /// The frame is XLA's.
-unsafe fn answer_metadata(frame: &mut Frame) -> bool {
+unsafe fn answer_metadata(frame: &mut Frame, keeps: bool) -> bool {
     let mut extension = frame.extensions;
     // SAFETY: a list that ends with null; the kind says what an entry is.
     while let Some(entry) = unsafe { extension.as_mut() } {
@@ -254,6 +308,9 @@ unsafe fn answer_metadata(frame: &mut Frame) -> bool {
             let metadata = unsafe { &mut *(*extension.cast::<MetadataExtension>()).metadata };
             (metadata.version.major, metadata.version.minor) = (0, 3);
             metadata.traits = 0;
+            if keeps {
+                metadata.state = KEPT_ID.load(Ordering::Relaxed);
+            }
             return true;
         }
         extension = entry.next;
@@ -268,6 +325,7 @@ impl<'a> Call<'a> {
         // SAFETY: the API's table is XLA's.
         let api = unsafe { &*frame.api };
         if api.version.major != 0
+            || api.version.minor < 3
             || api.size < size_of::<Api>()
             || frame.size < std::mem::offset_of!(Frame, future)
         {
@@ -308,6 +366,42 @@ impl<'a> Call<'a> {
         // SAFETY: the call fills one struct.
         let error = unsafe { (self.api().stream_get)(&raw mut asked) };
         error.is_null().then_some(asked.stream).ok_or_else(|| "XLA does not say the stream".to_owned())
+    }
+
+    fn state_of(self, kept: *mut c_void) -> State {
+        State {
+            size: size_of::<State>(),
+            extensions: std::ptr::null_mut(),
+            context: self.frame.context,
+            stage: INSTANTIATE,
+            type_id: &raw const KEPT_ID,
+            kept,
+        }
+    }
+
+    /// Gives XLA what this call of the executable keeps.
+    fn keep(self) -> Result<(), String> {
+        let kept = Box::into_raw(Box::<Kept>::default());
+        let mut given = self.state_of(kept.cast());
+        // SAFETY: the call reads one struct. What it names is XLA's from then on, which drops it by `delete_kept`.
+        if unsafe { (self.api().state_set)(&raw mut given) }.is_null() {
+            return Ok(());
+        }
+        // SAFETY: XLA did not take it.
+        drop(unsafe { Box::from_raw(kept) });
+        Err("XLA keeps no state of this call".to_owned())
+    }
+
+    /// What this call of the executable keeps.
+    pub(super) fn kept(self) -> Result<&'a Kept, String> {
+        let mut asked = self.state_of(std::ptr::null_mut());
+        // SAFETY: the call fills one struct.
+        let error = unsafe { (self.api().state_get)(&raw mut asked) };
+        if !error.is_null() {
+            return Err("XLA has kept no state of this call".to_owned());
+        }
+        // SAFETY: XLA compares the type with that of `keep`, which made it. It lives as long as the executable, and so during this call.
+        Ok(unsafe { &*asked.kept.cast::<Kept>() })
     }
 
     /// An attribute that is a 64-bit integer.

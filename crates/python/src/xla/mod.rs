@@ -7,6 +7,7 @@ mod ffi;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anabranch::RuntimeKind;
 use anabranch::ccl::Work;
@@ -17,7 +18,7 @@ use ffi::{Call, PANICKED};
 use crate::state::{SLICE, State};
 
 pub(crate) use collectives::{
-    xla_collective_handler, xla_operator, xla_register, xla_start_handler, xla_unregister,
+    xla_collective_handler, xla_operator, xla_register, xla_start_handler, xla_start_state, xla_unregister,
 };
 pub(crate) use experts::{
     xla_combine_handler, xla_dispatch_handler, xla_register_plans, xla_unregister_plans,
@@ -96,16 +97,20 @@ fn run_on_device<T: Member>(
     }
     let stream = state.own_stream();
     let launched = launch(stream);
+    let waited = wait_for(|slice| match &launched {
+        Ok(Some(work)) => Ok(work.join(slice)?),
+        // After an error or a panic too: XLA frees the buffers of the call.
+        _ => Ok(state.world.synchronize_within(stream, slice)?),
+    });
+    launched.and(waited)
+}
+
+/// Waits until the work is over. Kernels have a deadline.
+fn wait_for(wait: impl Fn(Duration) -> Result<(), anabranch::Error>) -> Result<(), String> {
     loop {
-        let waited = match &launched {
-            Ok(Some(work)) => work.join(SLICE).map_err(anabranch::Error::from),
-            // After an error or a panic too: XLA frees the buffers of the call.
-            _ => state.world.synchronize_within(stream, SLICE).map_err(anabranch::Error::from),
-        };
-        match waited {
-            Ok(()) => return launched.map(drop),
+        match wait(SLICE) {
             Err(error) if error.is_busy() => {}
-            Err(error) => return launched.and(Err(report(error))),
+            waited => return waited.map_err(report),
         }
     }
 }

@@ -16,7 +16,7 @@
 
 The functions are calls of XLA's FFI. They belong inside ``jax.shard_map`` over a mesh of ``jax.devices()`` in their order, with
 ``check_vma=False``: there is one rank a device, and each gives its own shard. All of them are collective, and so are making and leaving a
-group: every process and every device does the same, in the same order. ``start`` alone is not.
+group: every process and every device does the same, in the same order.
 
 Every call takes ``order`` and returns the next one. XLA runs calls that do not depend on each other in any order, which may differ between
 devices; through ``order`` each call depends on the one before it, in the backward pass too. Give each ``order`` to one call. The gradient with
@@ -60,6 +60,15 @@ _T = TypeVar("_T")
 @functools.cache
 def _register(target: str, handler: int, runtime: str) -> None:
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(ctypes.c_void_p(handler)), platform=_PLATFORMS[runtime])
+
+
+@functools.cache
+def _register_start(runtime: str) -> None:
+    # What a start keeps of an executable is made and dropped with it.
+    state, description = (jax.ffi.pycapsule(ctypes.c_void_p(address)) for address in _native.xla_start_state())
+    jax.ffi.register_ffi_type(f"{_START}_state", {"type_id": state, "type_info": description}, platform=_PLATFORMS[runtime])
+    handler = jax.ffi.pycapsule(ctypes.c_void_p(_native.xla_start_handler()))
+    jax.ffi.register_ffi_target(_START, {"instantiate": handler, "execute": handler}, platform=_PLATFORMS[runtime])
 
 
 class _Store:
@@ -116,7 +125,7 @@ class Group:
         self.runtime = self.worlds[0].runtime
         self._number: int | None = None
         self._plans: list[int] = []
-        self._starts = itertools.count()
+        self._dispatches = itertools.count()
         try:
             expected = "cpu" if self.runtime == "host" else "gpu"
             if jax.default_backend() != expected:
@@ -124,7 +133,7 @@ class Group:
                     f"device.runtime is {self.runtime}, and JAX's default backend is {jax.default_backend()}; {expected} is needed"
                 )
             _register(_TARGET, _native.xla_collective_handler(), self.runtime)
-            _register(_START, _native.xla_start_handler(), self.runtime)
+            _register_start(self.runtime)
             self._number = _native.xla_register(self._on_all(lambda world: world.communicator()))
         except BaseException:
             self.leave()
@@ -168,10 +177,12 @@ class Group:
 
     def start(self, axis_name: str) -> jax.Array:
         """The first ``order`` of a program. ``axis_name`` is the axis of the mesh that the group is on. A program whose mesh has the devices in
-        another order fails here, on GPUs the first time that it runs."""
+        another order fails here, on all devices, the first time that it runs."""
+        # Dispatches count from here on: equal programs are equal text, and one entry of JAX's cache of compiled programs.
+        self._dispatches = itertools.count()
         place = jax.lax.axis_index(axis_name).astype(numpy.float32)[None]
         call = jax.ffi.ffi_call(_START, jax.ShapeDtypeStruct((1,), numpy.float32), has_side_effect=True, input_output_aliases={0: 0})
-        return call(place, group=numpy.int64(self._live()), number=numpy.int64(next(self._starts)))
+        return call(place, group=numpy.int64(self._live()))
 
     def all_reduce(self, x: jax.Array, order: jax.Array, op: str = "sum") -> tuple[jax.Array, jax.Array]:
         """Reduces ``x`` over the ranks, as ``jax.lax.psum`` does. ``op`` is sum, avg, product, min, max, band, bor or bxor; sum and avg have

@@ -20,7 +20,6 @@ own, of the size that a rank can receive at most.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,7 +44,7 @@ class _Dispatched:
     tokens: int = dataclasses.field(metadata=_STATIC)
     """Tokens that this rank dispatched."""
     number: int = dataclasses.field(metadata=_STATIC)
-    """The dispatch's number."""
+    """The dispatch's number in its program."""
     plan: int = dataclasses.field(metadata=_STATIC)
     """The plan's number."""
 
@@ -150,7 +149,6 @@ class ExpertParallel:
         _register(_COMBINE, _native.xla_combine_handler(), group.runtime)
         self._plan, self._record_bytes = _native.xla_register_plans(plans, layouts)
         group._plans.append(self._plan)
-        self._numbers = itertools.count()
 
     def experts_on(self, rank: int) -> list[int]:
         """The experts of a rank, ascending."""
@@ -172,7 +170,7 @@ class ExpertParallel:
         Returns what came, and the next ``order``. Gradients flow to ``x`` and ``topk_weights``.
         """
         tokens = self._check_dispatch("dispatch", x, topk_ids, topk_weights, order)
-        number, width = next(self._numbers), 4 * self.top_k
+        number, width = next(self.group._dispatches), 4 * self.top_k
         shapes = [
             (self.rows, self.hidden, self.dtype),
             (self.rows, self._record_bytes, numpy.uint8),
@@ -246,7 +244,7 @@ class ExpertParallel:
         beyond ``capacity`` are dropped."""
         tokens = self._check_dispatch("dispatch_experts", x, topk_ids, topk_weights, order)
         local, capacity = self._layout("dispatch_experts")
-        number = next(self._numbers)
+        number = next(self.group._dispatches)
         shapes = [
             (local, capacity, self.hidden, self.dtype),
             # The row, the rank, its token, the place in the token's ids, and the weight.

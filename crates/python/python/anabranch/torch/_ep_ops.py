@@ -214,10 +214,10 @@ def _(x, routing, number, plan, is_last=False):
 def ep_combine_experts(
     y: torch.Tensor, weights: torch.Tensor, link: torch.Tensor, routing: torch.Tensor, number: torch.Tensor, tokens: int, plan: str
 ) -> torch.Tensor:
-    """Sums the experts' output of each token, times its weights: ``[tokens, hidden]``. ``weights`` are those that the dispatch returned."""
+    """Sums the experts' output of each token, times ``weights``, ``[local experts, capacity]``: ``[tokens, hidden]``."""
     of = plan_named(plan)
     operation = of.take((int(number), False), routing, tokens)
-    return of.combine(operation, of.contract(operation, y), tokens, y.device)[0]
+    return of.combine(operation, of.contract(operation, y, weights), tokens, y.device)[0]
 
 
 @ep_combine_experts.register_fake
@@ -234,7 +234,7 @@ def ep_combine_experts_weights(
     of = plan_named(plan)
     operation = of.take((int(number), True), routing, tokens, weights.new_ones(tokens, of.top_k))
     sums = of.contract(operation, y)
-    of.set_pair_weights(operation, weights)
+    of.set_pair_weights(operation, "combine_weights", weights)
     return of.combine(operation, sums, tokens, y.device)
 
 

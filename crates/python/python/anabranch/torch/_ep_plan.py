@@ -178,22 +178,25 @@ class Plan:
         self._expanded = operation
         return self._in_expert < self.window(self.layout, "counts")[:, None]
 
-    def contract(self, operation: Any, y: torch.Tensor) -> torch.Tensor | None:
-        """Sums the experts' output of each received row, for :meth:`combine`: in the window where the plan has one, else in a tensor."""
+    def contract(self, operation: Any, y: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor | None:
+        """Sums the experts' output of each received row, for :meth:`combine`: in the window where the plan has one, else in a tensor. ``weights``
+        of the expert-major layout take the place of those that the operation brought."""
         if self._expanded is operation:
             self._order_layout()
         else:
             self.expand(operation)
+        if weights is not None:
+            self.set_pair_weights(operation, "weights", weights)
         y = y.detach().to(self.dtype).contiguous()
         sums = None if operation.combine_rows is not None else y.new_empty(self.rows, self.hidden)
         self.layout.contract(operation, y, out=sums)
         self._settle()
         return sums
 
-    def set_pair_weights(self, operation: Any, weights: torch.Tensor) -> None:
-        """Fills the window of weights from those of the expert-major layout."""
+    def set_pair_weights(self, operation: Any, name: str, weights: torch.Tensor) -> None:
+        """Fills a window of an operation's weights from those of the expert-major layout, which holds the operation."""
         slots = self.window(self.layout, "slot_map").long()
         # Entries of rows that did not come are undefined.
         is_pair = (slots >= 0) & (slots < weights.numel()) & self.received(operation)
         picked = weights.reshape(-1)[torch.where(is_pair, slots, 0)] if weights.numel() else weights.new_zeros(slots.shape)
-        self.window(operation, "combine_weights").copy_(torch.where(is_pair, picked, 0))
+        self.window(operation, name).copy_(torch.where(is_pair, picked, 0))

@@ -89,9 +89,13 @@ class Shared:
 def world() -> anabranch.World:
     """The world of this process's groups: its symmetric heap and its dispatch and combine. Raises ``RuntimeError`` before
     ``init_process_group``."""
+    return _shared().world
+
+
+def _shared() -> Shared:
     if _current is None:
         raise RuntimeError("no group with the backend anabranch exists; call torch.distributed.init_process_group")
-    return _current.world
+    return _current
 
 
 def empty(*size: int | tuple[int, ...], dtype: torch.dtype | None = None, group: torch.distributed.ProcessGroup | None = None) -> torch.Tensor:
@@ -101,13 +105,12 @@ def empty(*size: int | tuple[int, ...], dtype: torch.dtype | None = None, group:
     Collectives of the backend read and write such tensors, and contiguous views of them, on the other ranks directly: give one on all ranks
     or on none. The memory is used again after all ranks have dropped their tensor. Raises ``RuntimeError`` before ``init_process_group``.
     """
-    if _current is None:
-        raise RuntimeError("no group with the backend anabranch exists; call torch.distributed.init_process_group")
+    shared = _shared()
     first = size[0] if size else ()
     shape = tuple(first) if isinstance(first, (tuple, list)) else size
-    ranks = _current.ranks if group is None else tuple(torch.distributed.get_process_group_ranks(group))
+    ranks = shared.ranks if group is None else tuple(torch.distributed.get_process_group_ranks(group))
     with reported():
-        return _current.heap.empty(shape, dtype or torch.get_default_dtype(), ranks)
+        return shared.heap.empty(shape, dtype or torch.get_default_dtype(), ranks)
 
 
 def share(options, pg_options) -> tuple[Shared, bool]:

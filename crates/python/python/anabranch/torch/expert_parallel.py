@@ -49,8 +49,7 @@ class ReceivedByExpert(NamedTuple):
     scales: torch.Tensor
     """``[local experts, capacity, scale_bytes]`` uint8."""
     weights: torch.Tensor
-    """``[local experts, capacity]`` float32, as dispatched. Combine multiplies by what was dispatched, and its gradient by these: pass them on
-    unchanged."""
+    """``[local experts, capacity]`` float32, as dispatched. Combine multiplies by them; others may take their place."""
     counts: torch.Tensor
     """``[local experts]`` int32: rows of each expert."""
     link: torch.Tensor
@@ -157,13 +156,16 @@ class ExpertParallel:
         return ReceivedByExpert(*_ops.ep_dispatch_experts(*sent), x.shape[0], self.name)
 
     def combine_experts(self, y: torch.Tensor, received: ReceivedByExpert) -> torch.Tensor:
-        """Sums the experts' output of each token, times the dispatched weights: ``[tokens, hidden]``.
+        """Sums the experts' output of each token, times ``received.weights``: ``[tokens, hidden]``.
 
         Args:
             y: ``[local experts, capacity, hidden]``.
             received: of :meth:`dispatch_experts`.
         """
         self._check(y, received)
+        if received.weights.shape != y.shape[:2] or received.weights.dtype != torch.float32:
+            given = f"{received.weights.dtype} of shape {tuple(received.weights.shape)}"
+            raise anabranch.UsageError(f"received.weights is {given}; torch.float32 of shape {tuple(y.shape[:2])} is needed")
         of = (received.weights, self._link(received), received.routing, received.number, received.tokens)
         return _ops.ep_combine_experts(y, *of, self.name)
 
