@@ -13,9 +13,9 @@ use pyo3::types::{PyBytes, PyTuple};
 use crate::config::Config;
 use crate::errors::{raise, usage};
 use crate::logs;
-use crate::state::{State, interruptible};
+use crate::state::{State, interrupted, interruptible};
 use crate::unlocked::Unlocked;
-use crate::world::{World, interrupted};
+use crate::world::World;
 
 /// Where ranks meet when a store brings them together.
 struct StoreRank {

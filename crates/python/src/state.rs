@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 
 use crate::array::{Array, Home, default_stream};
 use crate::errors::{expired, raise, usage};
+use crate::logs;
 use crate::unlocked::Unlocked;
 
 /// How long the host waits between looks at Python's signals.
@@ -347,6 +348,23 @@ pub(crate) fn wait_in_slices(
             return Err(expired(&text));
         }
     }
+}
+
+/// Runs a call that may wait for other ranks. Ctrl-C ends the wait, and the world.
+pub(crate) fn collective<T: Send + 'static>(
+    py: Python<'_>,
+    world: &World,
+    call: impl FnOnce(&World) -> Result<T, anabranch::Error> + Send + 'static,
+) -> PyResult<T> {
+    let (world, poisoned) = (world.clone(), world.clone());
+    let result = interruptible(py, false, move || interrupted(&poisoned), move || call(&world));
+    logs::flush(py);
+    result
+}
+
+/// What ends the wait of a call that Ctrl-C interrupted.
+pub(crate) fn interrupted(world: &World) {
+    world.poison("interrupted from Python");
 }
 
 /// Runs a call that may wait for other ranks on a thread of its own, so that Ctrl-C ends the wait. `interrupted` is called then: it makes

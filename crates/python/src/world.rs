@@ -17,7 +17,7 @@ use crate::ep::{EpConfig, ExpertParallel, LaunchOrder};
 use crate::errors::{raise, usage};
 use crate::logs;
 use crate::memory::{Memory, Owner};
-use crate::state::{State, interruptible, wait_in_slices};
+use crate::state::{State, collective, wait_in_slices};
 use crate::unlocked::Unlocked;
 
 /// One rank of a joined world: its device, the symmetric heap, and what is made from them.
@@ -318,21 +318,4 @@ impl Profile {
         collective(py, self.state.live()?, move |_| running.finish(&path))?;
         Ok(false)
     }
-}
-
-/// Runs a call that may wait for other ranks. Ctrl-C ends the wait, and the world.
-pub(crate) fn collective<T: Send + 'static>(
-    py: Python<'_>,
-    world: &anabranch::World,
-    call: impl FnOnce(&anabranch::World) -> Result<T, anabranch::Error> + Send + 'static,
-) -> PyResult<T> {
-    let (world, poisoned) = (world.clone(), world.clone());
-    let result = interruptible(py, false, move || interrupted(&poisoned), move || call(&world));
-    logs::flush(py);
-    result
-}
-
-/// What ends the wait of a call that Ctrl-C interrupted.
-pub(crate) fn interrupted(world: &anabranch::World) {
-    world.poison("interrupted from Python");
 }

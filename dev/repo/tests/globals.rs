@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Statics of the libraries that can change: file, name, and why it may be one.
-const KNOWN: [(&str, &str, &str); 41] = [
+const KNOWN: [(&str, &str, &str); 42] = [
     ("crates/capi/src/status.rs", "LAST", "the last error of the C interface is per thread"),
     ("crates/ccl/src/run/communicator.rs", "WARNED", "a log line is said once in a process"),
     (
@@ -75,6 +75,7 @@ const KNOWN: [(&str, &str, &str); 41] = [
     ("crates/python/src/state.rs", "WORLDS", "a call that names no world takes the only one of the process"),
     ("crates/python/src/xla/collectives.rs", "GROUPS", "a program of XLA names a group by a number alone"),
     ("crates/python/src/xla/experts.rs", "PLANS", "a program of XLA names a plan by a number alone"),
+    ("crates/python/src/xla/ffi.rs", "KEPT_ID", "XLA numbers a type of kept state once in a process"),
     ("crates/python/src/errors.rs", "MAKE", "the function of Python that makes exceptions, looked up once"),
     ("crates/python/src/logs.rs", "RING", "the log is one per process; records wait there for Python"),
     ("crates/python/src/logs.rs", "IS_WAITING", "whether records wait there"),

@@ -7,18 +7,13 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Where the host waits for a stream or device: file, function, and who would see what too early; a line for each wait of a function.
-const KNOWN: [(&str, &str, &str); 12] = [
+const KNOWN: [(&str, &str, &str); 11] = [
     ("crates/capi/src/world.rs", "anabranch_synchronize", "the user asks for it"),
     ("crates/ep/src/run/mod.rs", "check_ids", "the host reads the ids that dispatch met and put down"),
     ("crates/ep/src/run/dropped.rs", "dropped", "the host reads the map of copies that dispatch writes"),
     ("crates/ep/src/run/mask.rs", "quiet_mask", "the host reads and writes the mask that launches read"),
     ("crates/nccl/src/host.rs", "anabranchHostStreamSynchronize", "the program asks for it"),
     ("crates/python/src/world.rs", "synchronize", "the user asks for it"),
-    (
-        "crates/python/src/xla/collectives.rs",
-        "check_place",
-        "the host compares the device's place on the mesh's axis, before a program's first collective",
-    ),
     (
         "crates/python/src/xla/mod.rs",
         "run_on_device",

@@ -15,9 +15,8 @@ use crate::communicator::seconds;
 use crate::errors::{raise, usage};
 use crate::logs;
 use crate::memory::{Memory, Owner};
-use crate::state::member;
+use crate::state::{collective, member};
 use crate::unlocked::Unlocked;
-use crate::world::collective;
 
 /// Dispatch and combine among ranks of a world. Made by `World.expert_parallel`.
 #[pyclass(frozen, module = "anabranch", name = "ExpertParallel")]
