@@ -1,10 +1,11 @@
 //! Streams and events: order of work on a device.
 
-use core::ffi::c_void;
+use core::ffi::{c_uint, c_void};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::memory::DeviceAddress;
+use crate::runtime::RuntimeKind;
 use crate::trace::StreamWork;
 use crate::types::{HipError, HipEvent, HipStream, flags, memcpy_kind};
 
@@ -97,6 +98,21 @@ impl Device {
         self.check("hipEventCreateWithFlags", code)?;
         Ok(Event { device: self.clone(), raw })
     }
+
+    /// Whether graphs may wait for events and record them: [`Stream::wait_event_in_replays`], [`Stream::record_in_replays`].
+    ///
+    /// Not on AMD GPUs, whatever functions the runtime has. In a capture such a wait takes an array of pointers for nodes unless it is the
+    /// first node (CLR 7.2, `AddExternalEventWaitNode` of `hip_graph_internal.hpp`), and such a record makes a stream that waits for the event
+    /// part of the capture (`hipEventRecord_common`).
+    pub fn has_events_in_replays(&self) -> bool {
+        self.record_in_replays().is_ok()
+    }
+
+    fn record_in_replays(&self) -> Result<unsafe extern "C" fn(HipEvent, HipStream, c_uint) -> HipError> {
+        let runtime = self.runtime();
+        let usable = runtime.api().hipEventRecordWithFlags.filter(|_| runtime.kind() != RuntimeKind::Amd);
+        runtime.optional("hipEventRecordWithFlags that works in captures", usable)
+    }
 }
 
 impl Stream {
@@ -146,8 +162,10 @@ impl Stream {
     /// orders graphs with each other and with other work, which [`Self::wait_event`] and [`Self::record`] do within one capture.
     ///
     /// # Errors
-    /// [`Error::RuntimeMismatch`], or the code of `hipStreamWaitEvent`, also for a stream that is not captured.
+    /// [`Error::RuntimeMismatch`], [`Error::Missing`] without [`Device::has_events_in_replays`], or the code of `hipStreamWaitEvent`, also
+    /// for a stream that is not captured.
     pub fn wait_event_in_replays(&self, event: &Event) -> Result<()> {
+        self.device.record_in_replays()?;
         self.wait_event_with(event, flags::EVENT_WAIT_EXTERNAL)
     }
 
@@ -174,11 +192,11 @@ impl Stream {
     /// In a capture: each launch of the graph records the event. It must live as long as the graph is launched.
     ///
     /// # Errors
-    /// [`Error::DeviceMismatch`], [`Error::Missing`], or the code of `hipEventRecordWithFlags`, also for a stream that is not captured.
+    /// [`Error::DeviceMismatch`], [`Error::Missing`] without [`Device::has_events_in_replays`], or the code of `hipEventRecordWithFlags`,
+    /// also for a stream that is not captured.
     pub fn record_in_replays(&self, event: &Event) -> Result<()> {
         self.check_device("record an event", event)?;
-        let runtime = self.device.runtime();
-        let record = runtime.optional("hipEventRecordWithFlags", runtime.api().hipEventRecordWithFlags)?;
+        let record = self.device.record_in_replays()?;
         let _guard = self.device.guard()?;
         // SAFETY: both handles are live and of one device.
         let code = unsafe { record(event.raw, self.raw, flags::EVENT_RECORD_EXTERNAL) };

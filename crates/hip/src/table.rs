@@ -178,7 +178,7 @@ hip_table! {
         fn hipLaunchHostFunc(stream: HipStream, function: HipHostFunction, data: *mut c_void) -> HipError;
         fn hipStreamGetDevice(stream: HipStream, device: *mut c_int) -> HipError;
         fn hipStreamGetCaptureInfo(stream: HipStream, status: *mut c_int, id: *mut c_ulonglong) -> HipError;
-        /// Since ROCm 6.4.
+        /// Since ROCm 6.4.2.
         fn hipEventRecordWithFlags(event: HipEvent, stream: HipStream, flags: c_uint) -> HipError;
         fn hipMemGetHandleForAddressRange(
             handle: *mut c_void, pointer: *mut c_void, bytes: usize, kind: c_int, flags: c_ulonglong,

@@ -16,6 +16,10 @@ use crate::process::Process;
 use crate::steps::{Step, Steps};
 use crate::window::Window;
 
+/// Why calls of a communicator fail whose initialisation did not run.
+pub(crate) const NOT_INITIALISED: &str =
+    "the communicator was not initialised: its group failed before, or was not run";
+
 const ABORTED: &str = "the communicator was aborted";
 
 pub(crate) type Id = [u8; UniqueId::BYTES];
@@ -178,10 +182,9 @@ impl Comm {
 
     /// Ends the waits for an initialisation that will not run.
     pub(crate) fn give_up(self: &Arc<Self>) {
-        let text = "the communicator was not initialised: its group failed before, or was not run";
         // Its socket serves no other communicator.
         drop(lock(&self.root).take());
-        self.settle(Err(Failure::usage(text).on(self.rank, self.size)));
+        self.settle(Err(Failure::usage(NOT_INITIALISED).on(self.rank, self.size)));
     }
 
     /// Notes the outcome of the initialisation, and leaves again where the program has ended the communicator meanwhile. The first one stays.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use crate::abi::{IN_PROGRESS, SYSTEM};
-use crate::comm::Comm;
+use crate::comm::{Comm, NOT_INITIALISED};
 use crate::error::{Failure, of_panic};
 use crate::gpu::RelaxedCapture;
 use crate::operation::{self, Operation};
@@ -120,11 +120,12 @@ pub(crate) fn discard() {
     release(GROUP.with_borrow_mut(std::mem::take).jobs);
 }
 
-/// Releases the communicators of initialisations that do not run. Programs end nonblocking ones, which get an error with their drop.
+/// Releases the communicators of initialisations that do not run. Programs end nonblocking ones, whose error is set when their job is
+/// dropped.
 fn release(jobs: Vec<Job>) {
     for job in jobs.into_iter().filter(|job| !job.step.is_nonblocking) {
         // The group has an error of its own.
-        let _ = job.refuse(Failure::usage("not run"));
+        let _ = job.refuse(Failure::usage(NOT_INITIALISED));
     }
 }
 

@@ -236,10 +236,19 @@ impl ReadyCall {
             other.record(&event)?;
             self.stream.wait_event(&event)?;
         }
+        // Not in the turn of the order, whose lock other threads wait for: after a fault this asks peers.
+        self.joined.world.check()?;
         let mut turn = self.joined.order.begin(&self.stream)?;
-        self.copies.iter().try_for_each(|copy| copy.queue(&self.stream))?;
-        drop(lock(&self.joined.communicator).launch(&self.prepared, &self.stream)?);
-        turn.launched(&self.stream)?;
+        let queue = || -> Result<(), Failure> {
+            self.copies.iter().try_for_each(|copy| copy.queue(&self.stream))?;
+            drop(lock(&self.joined.communicator).launch(&self.prepared, &self.stream)?);
+            Ok(())
+        };
+        let queued = queue();
+        // A call that failed halfway has left something on the stream.
+        let noted = turn.launched(&self.stream);
+        queued?;
+        noted?;
         if !self.others.is_empty() {
             let event: Event = device.create_event()?;
             self.stream.record(&event)?;

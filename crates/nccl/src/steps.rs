@@ -24,6 +24,7 @@ struct Waiting {
 struct Entry {
     number: u64,
     is_nonblocking: bool,
+    has_begun: bool,
     turn: Sender<()>,
 }
 
@@ -33,8 +34,9 @@ impl Steps {
         lock(&self.0).steps.iter().any(|step| step.is_nonblocking)
     }
 
-    fn first(&self) -> Option<u64> {
-        lock(&self.0).steps.front().map(|first| first.number)
+    /// The first, unless it has begun.
+    fn first_waiting(&self) -> Option<u64> {
+        lock(&self.0).steps.front().filter(|first| !first.has_begun).map(|first| first.number)
     }
 }
 
@@ -63,7 +65,7 @@ impl Step {
         let mut waiting = lock(&comm.steps.0);
         let number = waiting.next;
         waiting.next += 1;
-        waiting.steps.push_back(Entry { number, is_nonblocking, turn: sender });
+        waiting.steps.push_back(Entry { number, is_nonblocking, has_begun: false, turn: sender });
         if waiting.steps.len() == 1 {
             waiting.wake_first();
         }
@@ -79,16 +81,20 @@ impl Step {
         let process = Process::get()?;
         let deadlines = &process.config().deadline;
         let limit = deadlines.rendezvous.duration().saturating_add(deadlines.operation.duration());
-        let mut first = self.comm.steps.first();
+        let mut first = self.comm.steps.first_waiting();
         // The other end is in the list until this step is dropped.
         while self.turn.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-            let before = std::mem::replace(&mut first, self.comm.steps.first());
-            if first == before {
+            let before = std::mem::replace(&mut first, self.comm.steps.first_waiting());
+            if first.is_some() && first == before {
                 let text = format!(
                     "an earlier collective call of the communicator is not over after {limit:?}: it may be in a group that no ncclGroupEnd ends"
                 );
                 return Err(Failure::new(SYSTEM, text).on(self.comm.rank, self.comm.size));
             }
+        }
+        if let Some(own) = lock(&self.comm.steps.0).steps.front_mut().filter(|own| own.number == self.number)
+        {
+            own.has_begun = true;
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Launches that run one after the other, whatever streams, captures and graphs they are in.
 //!
 //! Kernels that wait for peers hold their part of the device until the peers come. Those of one order share a part
-//! ([`ResidencyShare`]), so no two of them may run at once. One event stands for the last launch that may run. Why no launch runs beside
-//! another of its order:
+//! ([`ResidencyShare`]), so no two of them may run at once. One event stands for the last launch that the device may still have to run. Why
+//! no launch runs beside another of its order:
 //!
 //! * Call after call: a call waits for the event, launches, and records the event, all in its turn.
 //! * Calls and captures: a captured call launches nothing. Its waits and records are nodes of its graph.
@@ -11,9 +11,11 @@
 //! * A graph after a call or a graph: the node waits for what the event recorded last before the graph was launched.
 //! * A call after a graph: each captured call is followed by a node that records the event. The graph's last record is behind all others.
 //!
-//! Why no rank waits forever: a kernel waits for kernels of peers with the same number in the common order, or a lower one. Of the kernels
-//! that have not ended, one with the lowest number on any rank is the first of its rank, so it is on the device. Those that it waits for are
-//! the first of their ranks, too, or have ended.
+//! Why no rank waits forever: the order of calls is equal on all ranks, and a kernel waits for kernels of peers at its own place in that
+//! order, or at an earlier one. Of the kernels that have not ended, one at the earliest place on any rank is the first of its rank, so it is
+//! on the device. Those that it waits for are the first of their ranks, too, or have ended.
+//!
+//! Where a runtime has no events in replays, a graph has no such nodes, and the last two cases are the caller's.
 //!
 //! What remains for the caller is in [`LaunchOrder`]: launches of graphs have no turn that the order could keep.
 
@@ -30,9 +32,13 @@ use crate::world::{ResidencyShare, World};
 /// Each launch waits for the one before, on whatever streams they are, also in captures and replays of graphs. So the grids share one part
 /// of the device, as large as the largest of them needs, where those without an order have a part each for as long as they may be launched.
 ///
-/// The caller sees to three things. All members make the calls of the order, and launch the graphs that hold some, in the same order. No
+/// The caller sees to four things. All members make the calls of the order, and launch the graphs that hold some, in the same order. No
 /// thread launches such a graph while another makes a call or launches a graph: their grids could run at the same time, and wait until their
-/// deadline. And the order lives as long as the graphs are launched.
+/// deadline. A graph has the calls of one capture; where it has those of several (child graphs, captures into a graph that is there), the
+/// caller orders them. And the order lives as long as the graphs are launched.
+///
+/// On AMD GPUs ([`anabranch_hip::Device::has_events_in_replays`]) the caller orders graphs with each other and with calls: all on one stream.
+/// Each capture logs that as a warning.
 ///
 /// A clone is the same order.
 #[derive(Clone, Debug)]
@@ -99,7 +105,12 @@ impl LaunchOrder {
         match (capture, captured.iter().find(|one| Some(one.capture) == capture)) {
             (None, _) => stream.wait_event(last)?,
             (Some(_), Some(before)) => stream.wait_event(&before.event)?,
-            (Some(_), None) => stream.wait_event_in_replays(last)?,
+            (Some(_), None) if stream.device().has_events_in_replays() => {
+                stream.wait_event_in_replays(last)?
+            }
+            (Some(_), None) => tracing::warn!(
+                "graphs of this runtime are not ordered with other launches; launch the graph, and make the calls of its plans or its communicator, on one stream"
+            ),
         }
         Ok(LaunchTurn { last, captured, capture })
     }
@@ -114,10 +125,14 @@ impl LaunchTurn<'_> {
     /// Notes a launch on the turn's stream, or on one that waits for it. A turn may have several.
     ///
     /// # Errors
-    /// The runtime's; in a capture [`anabranch_hip::Error::Missing`] for one that records no events in replays.
+    /// The runtime's.
     pub fn launched(&mut self, stream: &Stream) -> Result<()> {
         let Some(capture) = self.capture else { return Ok(stream.record(self.last)?) };
-        stream.record_in_replays(self.last)?;
+        if stream.device().has_events_in_replays() {
+            stream.record_in_replays(self.last)?;
+        }
+        // Work may end on a stream on which no turn begins.
+        self.captured.retain(|one| one.stream != stream.raw() as usize || one.capture == capture);
         if let Some(one) = self.captured.iter_mut().find(|one| one.capture == capture) {
             stream.record(&one.event)?;
             one.stream = stream.raw() as usize;

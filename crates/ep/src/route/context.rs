@@ -162,6 +162,8 @@ impl Context {
 
     /// Where a step of the plan launches, in its turn.
     pub(crate) fn on<'a>(&'a self, stream: &'a Stream, slot: &'a mut SlotTicket) -> Result<Launcher<'a>> {
+        // Not in the turn, whose lock other threads wait for: after a fault this asks peers.
+        self.world.check()?;
         let turn = self.order.as_ref().map(|order| order.begin(stream)).transpose()?;
         let is_captured =
             turn.as_ref().map_or_else(|| stream.is_capturing(), |turn| Ok(turn.is_captured()))?;

@@ -216,10 +216,11 @@ impl ExpertParallel {
             stream.wait_event(read)?;
         }
         near.save(&mut on, *tokens, routing.view())?;
+        let used = on.used_on(stream);
         routing.tokens = Some(*tokens);
         if !on.is_captured {
             routing.saved = Some(event_after(stream)?);
         }
-        on.used_on(stream)
+        used
     }
 }

@@ -188,6 +188,7 @@ pub(super) unsafe extern "C" fn event_record_with_flags(
         if flags != flags::EVENT_RECORD_EXTERNAL {
             return Err(HipError::INVALID_VALUE);
         }
+        current.machine.check_alive(stream.device.ordinal)?;
         push_captured(&stream, Operation::RecordEvent(event))
     })
 }

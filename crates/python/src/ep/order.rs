@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 /// one needs.
 ///
 /// Made by `World.launch_order` and given to `World.expert_parallel`. All members make the calls of the order's plans, and launch graphs that
-/// hold some, in the same order. No thread launches such a graph while another makes a call or launches a graph.
+/// hold some, in the same order. No thread launches such a graph while another makes a call or launches a graph. The order lives as long as
+/// the graphs are launched. On AMD GPUs graphs and calls are on one stream.
 #[pyclass(frozen, module = "anabranch", name = "LaunchOrder")]
 #[derive(Debug)]
 pub(crate) struct LaunchOrder(pub(crate) shmem::LaunchOrder);
