@@ -10,14 +10,23 @@ import sys
 import anabranch
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed")
+torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from anabranch.compat import deep_ep
-from anabranch.compat.deep_ep import Config, _config
+from anabranch.compat.deep_ep import Config, _config, _normal
 from deep_ep_signatures import CALLED, DECLARED
 
 # Whose interface this is: also the positions of parameters are the same.
 VERSION = "DeepEP 2.1.0"
+
+
+@pytest.mark.parametrize("tokens, columns", [(5, 3), (5, 1), (1, 1), (0, 8)])
+def test_scales_are_bytes_whatever_their_strides(tokens, columns):
+    # Column-major, with a stride that copies of TMA allow.
+    scales = torch.arange(8.0 * columns).view(columns, 8).t()[:tokens]
+    as_bytes = _normal.as_bytes(scales)
+    assert as_bytes.shape == (tokens, 4 * columns)
+    assert as_bytes.flatten().tolist() == list(scales.flatten().numpy().tobytes())
 
 
 def parameters(of: str, method: str) -> tuple[dict[str, inspect.Parameter], bool]:

@@ -106,7 +106,7 @@ impl LaunchOrder {
             (None, _) => stream.wait_event(last)?,
             (Some(_), Some(before)) => stream.wait_event(&before.event)?,
             (Some(_), None) if stream.device().has_events_in_replays() => {
-                stream.wait_event_in_replays(last)?
+                stream.wait_event_in_replays(last)?;
             }
             (Some(_), None) => tracing::warn!(
                 "graphs of this runtime are not ordered with other launches; launch the graph, and make the calls of its plans or its communicator, on one stream"

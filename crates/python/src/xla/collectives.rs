@@ -8,7 +8,7 @@ use anabranch::ccl::{self, DataType, ReduceOp, Tensor};
 use anabranch::hip::{HostBuffer, Stream};
 use pyo3::prelude::*;
 
-use super::ffi::{Call, Frame, Operand, handle, kept_type};
+use super::ffi::{Call, Frame, Kept, Operand, handle, kept_type};
 use super::{Member, Registry, report, run_on_device, wait_for};
 use crate::communicator::Communicator;
 use crate::errors::{raise, usage};
@@ -20,9 +20,8 @@ use crate::state::State;
 struct Collectives {
     state: Arc<State>,
     communicator: Arc<Mutex<ccl::Communicator>>,
-    /// Where the host reads the places of all devices, under the lock of the communicator. Made early: an allocation may wait for kernels,
-    /// and these for other devices.
-    places: HostBuffer,
+    /// Where the host reads the places of all devices. Made early: an allocation may wait for kernels, and these for other devices.
+    places: Mutex<HostBuffer>,
 }
 
 impl Member for Collectives {
@@ -40,6 +39,7 @@ pub(crate) fn xla_register(communicators: Vec<PyRef<'_, Communicator>>) -> PyRes
         let (state, communicator) = communicator.parts();
         let bytes = state.world.size() as usize * size_of::<f32>();
         let places = state.world.device().allocate_host(bytes).map_err(raise)?;
+        let places = Mutex::new(places);
         Ok(Collectives { state: Arc::clone(state), communicator: Arc::clone(communicator), places })
     };
     let members = communicators.into_iter().map(member).collect::<PyResult<_>>()?;
@@ -93,33 +93,31 @@ unsafe extern "C" fn start(frame: *mut Frame) -> *mut c_void {
 fn run_start(call: Call<'_>) -> Result<(), String> {
     let ([place], [_]) = (call.arguments()?, call.results()?);
     let kept = call.kept()?;
-    run_on_device(&GROUPS, call, |member, stream| {
-        let rank = member.state.world.rank().get();
-        let is_right = kept.lock().unwrap_or_else(PoisonError::into_inner).contains(&rank);
-        if !is_right {
-            member.check_places(stream, place)?;
-            kept.lock().unwrap_or_else(PoisonError::into_inner).insert(rank);
-        }
-        Ok(None)
-    })
+    run_on_device(&GROUPS, call, |member, stream| member.check_places(stream, place, kept).map(|()| None))
 }
 
 impl Collectives {
-    fn check_places(&self, stream: &Stream, own: Operand<'_>) -> Result<(), String> {
+    fn check_places(&self, stream: &Stream, own: Operand<'_>, kept: &Kept) -> Result<(), String> {
         if own.data_type != DataType::F32 || own.count() != 1 {
             return Err(format!("the place is {} of {}; one f32 is needed", own.count(), own.data_type));
         }
-        let mut communicator = self.communicator.lock().unwrap_or_else(PoisonError::into_inner);
+        // Until the ranks are noted: two runs of an executable at once gather once on each device.
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let own_rank = self.state.world.rank().get();
+        if kept.lock().unwrap_or_else(PoisonError::into_inner).contains(&own_rank) {
+            return Ok(());
+        }
         // SAFETY: it has an f32 for each rank, the device may write it, and the wait below is over before the lock is given back.
         let output = unsafe {
-            Tensor::local(self.places.device_address(), DataType::F32, u64::from(self.state.world.size()))
+            Tensor::local(places.device_address(), DataType::F32, u64::from(self.state.world.size()))
         };
         let gather = ccl::Call::AllGather { output, input: tensor(own) };
-        let work = communicator.run(&gather, stream).map_err(report)?;
+        let run = self.communicator.lock().unwrap_or_else(PoisonError::into_inner).run(&gather, stream);
+        let work = run.map_err(report)?;
         wait_for(|slice| Ok(work.join(slice)?))?;
         for rank in 0..self.state.world.size() {
             let mut bytes = [0; size_of::<f32>()];
-            self.places.read(rank as usize * bytes.len(), &mut bytes).map_err(report)?;
+            places.read(rank as usize * bytes.len(), &mut bytes).map_err(report)?;
             let place = f32::from_ne_bytes(bytes);
             if (place - rank as f32).abs() > 0.5 {
                 return Err(format!(
@@ -127,6 +125,7 @@ impl Collectives {
                 ));
             }
         }
+        kept.lock().unwrap_or_else(PoisonError::into_inner).insert(own_rank);
         Ok(())
     }
 }

@@ -129,6 +129,8 @@ def types_of_rows_and_scales(rank, size):
         ([each[0] for each in codes], [each[1] for each in codes]),
         (fnuz, [each[1][:, :1] for each in codes]),
         ([each[0] for each in codes], [each.view(torch.float8_e8m0fnu) for each in e8m0]),
+        # Not whole words.
+        ([each[0] for each in codes], [each[:, :3].view(torch.float8_e8m0fnu) for each in e8m0]),
     ]
     if hasattr(torch, "float4_e2m1fn_x2"):
         cases.append(([each.view(torch.float4_e2m1fn_x2) for each in half], [each.view(torch.float8_e8m0fnu) for each in e8m0]))
@@ -248,6 +250,11 @@ def wrong_arguments_are_named(rank, size):
     for y, indices, text in ((x.float(), own.ids, "torch.float32; up to"), (x, ids, f"indices has {size * MOST} rows, and rank {rank} dispatched 5")):
         with pytest.raises(anabranch.UsageError, match=text):
             op.combine(y, None, indices)
+    with pytest.raises(anabranch.UsageError, match=r"weights is \(\d+, 2\); up to"):
+        op.combine(x, weights[:, 1:], own.ids)
+    unaligned = torch.zeros(x.numel() + 1, dtype=x.dtype)[1:].view(x.shape)
+    with pytest.raises(anabranch.UsageError, match="16"):
+        op.combine(unaligned, None, own.ids)
     # A refused call changes nothing.
     close(op.combine(experts(x, weights, ids, len(x), local_experts(rank, size)), None, own.ids)[0][:5], own)
 

@@ -313,9 +313,11 @@ class ExpertParallel:
             sent = jnp.ones((tokens, self.top_k), numpy.float32)
             given, shapes = (out, routing, sent, after + 0 * later), [(*y.shape, self.dtype)]
             rows, order = self._call(_DISPATCH, number, shapes, given, is_gradient=True, is_by_expert=True)
-            rows = jnp.where(self._is_pair(pairs)[:, :, None], rows, 0)
+            # What others make of weights of 0 at empty places may be infinite, and what experts make of their rows.
+            is_pair = self._is_pair(pairs)
+            rows, y = (jnp.where(is_pair[:, :, None], of, 0) for of in (rows, y))
             to_weights = (rows.astype(numpy.float32) * y.astype(numpy.float32)).sum(-1)
-            return (rows * weights[:, :, None]).astype(y.dtype), to_weights, None, order
+            return (rows * jnp.where(is_pair, weights, 0)[:, :, None]).astype(y.dtype), to_weights, None, order
 
         call = jax.custom_vjp(start)
         call.defvjp(forward, backward)

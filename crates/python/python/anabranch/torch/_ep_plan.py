@@ -173,10 +173,16 @@ class Plan:
         """Fills the expert-major layout; which of its rows are pairs, ``[local experts, capacity]``."""
         self._check_layout()
         self._order_layout()
-        self.layout.expand(operation)
+        # The current stream, whatever the dispatch's was: what reads the layout next is on it.
+        stream = None if self._device.type == "cpu" else torch.cuda.current_stream(self._device)
+        self.layout.expand(operation, stream=stream)
         self._settle()
         self._expanded = operation
-        return self._in_expert < self.window(self.layout, "counts")[:, None]
+        return self.is_pair(self.window(self.layout, "counts"))
+
+    def is_pair(self, counts: torch.Tensor) -> torch.Tensor:
+        """Which places of the expert-major layout have a row, ``[local experts, capacity]``."""
+        return self._in_expert < counts[:, None]
 
     def contract(self, operation: Any, y: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor | None:
         """Sums the experts' output of each received row, for :meth:`combine`: in the window where the plan has one, else in a tensor. ``weights``

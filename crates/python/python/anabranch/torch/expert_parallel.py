@@ -166,7 +166,9 @@ class ExpertParallel:
         if received.weights.shape != y.shape[:2] or received.weights.dtype != torch.float32:
             given = f"{received.weights.dtype} of shape {tuple(received.weights.shape)}"
             raise anabranch.UsageError(f"received.weights is {given}; torch.float32 of shape {tuple(y.shape[:2])} is needed")
-        of = (received.weights, self._link(received), received.routing, received.number, received.tokens)
+        # What others make of weights of 0 at empty places may be infinite, and would be in gradients.
+        weights = torch.where(self._plan.is_pair(received.counts), received.weights, 0)
+        of = (weights, self._link(received), received.routing, received.number, received.tokens)
         return _ops.ep_combine_experts(y, *of, self.name)
 
     def _link(self, received: Received | ReceivedByExpert) -> torch.Tensor:

@@ -44,8 +44,12 @@ def split(call: str, x: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor 
 
 
 def as_bytes(scales: Tensor | None) -> Tensor | None:
-    """Scales of a token as bytes."""
-    return None if scales is None else scales.detach().contiguous().view(torch.uint8)
+    """Scales of each token as bytes. Contiguous tensors may have any stride along a dimension of one element, which keeps them from being
+    viewed as bytes."""
+    if scales is None:
+        return None
+    scales = scales.detach().contiguous()
+    return scales.as_strided(scales.shape, (scales.shape[1], 1)).view(torch.uint8)
 
 
 def make_plan(joined: Joined, config: anabranch.EpConfig) -> anabranch.ExpertParallel:

@@ -30,8 +30,8 @@ class Buffer(User):
     Every call with tensors is collective, unless it says otherwise: all ranks of the group make the same calls, in the same order, also with 0
     tokens. Expert ``e`` of ``E`` is on rank ``e * R // E`` of ``R``; ``E`` is a multiple of ``R``. Calls run on the current stream, and so
     does what ``async_finish`` asks for: its event is that of the call's work. Calls of a group run one after the other on whatever streams,
-    and so do graphs that hold some, unless a thread launches one while another makes a call or launches one. Plans are made, and take their memory, at the first call of
-    each shape: make such a call before a graph is captured.
+    and so do graphs that hold some; no thread may launch one while another makes a call or launches one. Plans are made, and take their
+    memory, at the first call of each shape: make such a call before a graph is captured.
     """
 
     num_sms: int = 20

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import anabranch
 
+from ..deep_ep import _normal
 from ..deep_ep._world import Joined
 from ._config import EpDispatchCombineConfig
 
@@ -40,12 +41,6 @@ def as_bytes(x: Tensor) -> Tensor:
     return x.view(torch.uint8) if x.element_size() == 1 else x
 
 
-def scale_bytes(scales: Tensor) -> Tensor:
-    """Scales as bytes of each token. The stride of one column may be any, and keeps it from being viewed as bytes."""
-    tokens, columns = scales.shape
-    return scales.detach().contiguous().flatten().view(torch.uint8).view(tokens, columns * scales.element_size())
-
-
 def fp8_format(device: torch.device) -> str:
     """What the names of codecs in fp8 end with: gfx94x has the format without infinities and negative zeros."""
     if device.type == "cpu" or not torch.version.hip:
@@ -69,6 +64,9 @@ class Plan:
         self.width = config.hidden_dim // 2 if shape.dtype == FP4 else config.hidden_dim
         codec = config.codec + (fp8_format(joined.device) if config.codec.startswith("fp8") else "")
         most = config.most_from_each * config.world_size
+        self._scale_bytes = config.scale_dim * config.scale_type_size if shape.scale_type else 0
+        # Plans have scales of whole words.
+        self._sent_bytes = -(-self._scale_bytes // 4) * 4
         plan = anabranch.EpConfig(
             hidden=config.hidden_dim,
             experts=config.num_experts_per_rank * config.world_size,
@@ -76,7 +74,7 @@ class Plan:
             max_tokens=config.max_num_inp_token_per_rank,
             dispatch_dtype=_NAMES[shape.dtype],
             combine_dtype=shape.summed,
-            scale_bytes=config.scale_dim * config.scale_type_size if shape.scale_type else 0,
+            scale_bytes=self._sent_bytes,
             max_recv=most if config.most_from_each < config.max_num_inp_token_per_rank else 0,
             mode="compact",
             combine_source="any" if codec == "none" else "buffer",
@@ -107,9 +105,10 @@ class Plan:
         self.ids = torch.full((most, top_k), -1, dtype=torch.int32, device=device)
         self.weights = torch.zeros(most, top_k, dtype=torch.float32, device=device)
         self.scales: Tensor | None = None
-        self._scales = self._empty_scales(most, device)
-        if self._scales is not None:
-            self._sent["scales"] = torch.from_dlpack(empty.scales)[:most]
+        self._scales: Tensor | None = None
+        if self.shape.scale_type is not None:
+            self._scales = torch.zeros(most, self._scale_bytes, dtype=torch.uint8, device=device)
+            self._sent["scales"] = torch.from_dlpack(empty.scales)[:most, : self._scale_bytes]
             self.scales = self._scales.view(self.shape.scale_type)
         self.registered = None if empty.combine_rows is None else _rows(empty.combine_rows)[:most]
         self._summed_weights = torch.from_dlpack(empty.combine_weights)
@@ -128,12 +127,13 @@ class Plan:
         """A dispatch of no tokens, for the addresses of windows; kernels are compiled, too, before a graph captures them."""
         x = as_bytes(torch.empty(0, self.width, dtype=self.shape.dtype, device=device))
         ids = torch.empty(0, self.config.num_experts_per_token, dtype=torch.int32, device=device)
-        return self.native.dispatch(x, ids, None, self._empty_scales(0, device))
+        scales = None if self.shape.scale_type is None else torch.zeros(0, self._sent_bytes, dtype=torch.uint8, device=device)
+        return self.native.dispatch(x, ids, None, scales)
 
-    def _empty_scales(self, tokens: int, device: torch.device) -> Tensor | None:
-        if self.shape.scale_type is None:
-            return None
-        return torch.zeros(tokens, self.config.scale_dim * self.config.scale_type_size, dtype=torch.uint8, device=device)
+    def sent_scales(self, scales: Tensor | None) -> Tensor | None:
+        """Scales as bytes of each token, as many as the plan has."""
+        as_bytes = _normal.as_bytes(scales)
+        return None if as_bytes is None else torch.nn.functional.pad(as_bytes, (0, self._sent_bytes - self._scale_bytes))
 
     def unpack(self) -> None:
         """Fills the results from the windows of a dispatch that was received. The host does not wait."""

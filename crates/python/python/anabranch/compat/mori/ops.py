@@ -11,7 +11,7 @@ import anabranch
 
 from . import shmem
 from ._config import EpDispatchCombineConfig, EpDispatchCombineKernelType, EpDispatchCombineQuantType
-from ._plan import FP4, Plan, Shape, as_bytes, scale_bytes
+from ._plan import FP4, Plan, Shape, as_bytes
 
 __all__ = ["EpDispatchCombineConfig", "EpDispatchCombineKernelType", "EpDispatchCombineOp", "EpDispatchCombineQuantType"]
 
@@ -93,10 +93,11 @@ class EpDispatchCombineOp:
         plan = self._plan_for(Shape(input.dtype, None if scales is None else scales.dtype))
         ids = indices.detach().to(torch.int32).contiguous()
         given = None if weights is None else weights.detach().contiguous()
-        sent = (as_bytes(input), ids, given, None if scales is None else scale_bytes(scales))
+        sent = (as_bytes(input), ids, given, plan.sent_scales(scales))
         self._plan, self._tokens = plan, len(input)
         if self._is_async:
             self._sent = plan.native.dispatch_send(*sent)
+            self._joined.settle()
         else:
             self._received = plan.native.dispatch(*sent)
             self._unpack(call_local_expert_count)
@@ -119,8 +120,8 @@ class EpDispatchCombineOp:
         """The second part of a dispatch, with ``AsyncLL``: waits for the other ranks' rows on the stream."""
         if self._sent is None or self._plan is None:
             raise anabranch.UsageError(f"dispatch_recv: {self._parts('dispatch')}")
-        sent, self._sent = self._sent, None
-        self._received = self._plan.native.dispatch_recv(sent, stream=self._stream())
+        self._received = self._plan.native.dispatch_recv(self._sent, stream=self._stream())
+        self._sent = None
         self._unpack(call_local_expert_count)
 
     def _check_dispatch(self, input: Tensor, scales: Tensor | None, indices: Tensor) -> None:
@@ -175,7 +176,7 @@ class EpDispatchCombineOp:
             weights: ``[rows, experts per token]`` float32, to be summed too, or ``None``.
             indices: those of the dispatch.
             use_external_inp_buf: 0 or 1 in place of the configuration's, equal on all ranks.
-            call_reset: :meth:`reset` follows.
+            call_reset: :meth:`reset` follows, not with ``AsyncLL``.
             block_num, rdma_block_num, warp_per_block: no effect.
             routing: not supported.
 
@@ -188,18 +189,19 @@ class EpDispatchCombineOp:
         plan, is_external = self._plan, bool(self.config.use_external_inp_buf if use_external_inp_buf < 0 else use_external_inp_buf)
         if self._received is None or plan is None:
             raise anabranch.UsageError(f"combine: {self._parts('dispatch')}")
-        self._check_combine(plan, input, indices, is_external)
+        self._check_combine(plan, input, weights, indices, is_external)
         rows = plan.staged(input, is_external)
         if weights is not None and len(weights):
             plan.set_weights(weights)
-        received, self._received = self._received, None
         out, out_weights = plan.out, None if weights is None or not len(weights) else plan.out_weights
         if self._is_async:
-            self._combining = plan.native.combine_send(received, rows, stream=self._stream())
+            self._combining = plan.native.combine_send(self._received, rows, stream=self._stream())
         else:
-            plan.native.combine(received, rows, out=out, out_weights=plan.out_weights)
-            self._joined.settle()
-        if call_reset:
+            plan.native.combine(self._received, rows, out=out, out_weights=plan.out_weights)
+        # A call that was refused leaves the dispatch as it was.
+        self._received = None
+        self._joined.settle()
+        if call_reset and not self._is_async:
             self.reset()
         return out, out_weights
 
@@ -213,16 +215,21 @@ class EpDispatchCombineOp:
         """The second part of a combine, with ``AsyncLL``: waits for the other ranks' rows on the stream, and sums."""
         if self._combining is None or self._plan is None:
             raise anabranch.UsageError(f"combine_recv: {self._parts('combine')}")
-        sent, self._combining = self._combining, None
-        self._plan.native.combine_recv(sent, out=self._plan.out, out_weights=self._plan.out_weights)
+        self._plan.native.combine_recv(self._combining, out=self._plan.out, out_weights=self._plan.out_weights)
+        self._combining = None
         self._joined.settle()
 
-    def _check_combine(self, plan: Plan, input: Tensor, indices: Tensor, is_external: bool) -> None:
+    def _check_combine(self, plan: Plan, input: Tensor, weights: Tensor | None, indices: Tensor, is_external: bool) -> None:
         needed = (plan.shape.summed, self.config.hidden_dim)
         if input.dim() != 2 or (input.dtype, input.shape[1]) != needed or len(input) > self.max_num_tokens_to_recv():
             raise anabranch.UsageError(
                 f"combine: input is {tuple(input.shape)} of {input.dtype}; up to {self.max_num_tokens_to_recv()} rows of {needed[1]} elements of "
                 f"{needed[0]} are needed"
+            )
+        top_k = self.config.num_experts_per_token
+        if weights is not None and len(weights) and (weights.shape[1:] != (top_k,) or len(weights) > self.max_num_tokens_to_recv()):
+            raise anabranch.UsageError(
+                f"combine: weights is {tuple(weights.shape)}; up to {self.max_num_tokens_to_recv()} rows of {top_k} are needed"
             )
         if len(indices) != self._tokens:
             raise anabranch.UsageError(
@@ -256,8 +263,8 @@ class EpDispatchCombineOp:
         if self._sent is not None:
             self.dispatch_recv()
         if self._received is not None:
-            received, self._received = self._received, None
-            received.release(stream=self._stream())
+            self._received.release(stream=self._stream())
+            self._received = None
             self._joined.settle()
 
     def _drop(self) -> None:

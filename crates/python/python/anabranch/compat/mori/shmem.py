@@ -63,10 +63,12 @@ def shmem_finalize() -> int:
     """Drops what operators hold, and leaves a world that was joined here. Collective. Returns 0."""
     global _current
     user, _current = _user(), None
-    for operator in list(_operators.values()):
-        operator._drop()
-    _operators.clear()
-    user.destroy()
+    try:
+        for operator in list(_operators.values()):
+            operator._drop()
+    finally:
+        _operators.clear()
+        user.destroy()
     return 0
 
 
