@@ -1,4 +1,7 @@
 //! Leaving worlds, on threads: one thread may end the communicators of several devices one after the other.
+//!
+//! The end of a communicator makes a [`Leave`] and starts its thread. Until the thread drops its [`Gone`], a [`Going`] is in [`LEAVING`] for
+//! those who wait. A [`Leave`] whose calls are not over goes to [`KEPT`], and [`retry`] starts it again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -14,7 +17,7 @@ use crate::process::Process;
 use crate::steps::Step;
 use crate::window::Window;
 
-/// How long `ncclCommDestroy` waits for the other ranks, which may end their communicators in another order. Leaving goes on behind it.
+/// How long `ncclCommDestroy` waits for the other ranks, which may end their communicators in another order. Leaving goes on afterwards.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the end of the process waits for worlds that are being left.
 const FAREWELL: Duration = Duration::from_secs(10);
