@@ -65,15 +65,19 @@ def test_signatures_take_what_deep_ep_declares(version):
                     assert list(given)[index] == name, where
 
 
+def takes_call(given: dict[str, inspect.Parameter], method: str, positional: int, text: str) -> None:
+    """Checks that these parameters take a call with so many positional arguments and these keywords."""
+    keywords = text.split()
+    names = list(given)[:positional] + keywords
+    assert len(names) == positional + len(keywords) and set(names) <= set(given), (method, names)
+    missing = {name for name, each in given.items() if each.default is inspect.Parameter.empty} - set(names)
+    assert not missing, (method, missing)
+
+
 @pytest.mark.parametrize("engine", CALLED)
 def test_signatures_take_what_engines_call(engine):
     for of, method, positional, text in CALLED[engine]:
-        keywords = text.split()
-        given, _ = parameters(of, method)
-        names = list(given)[:positional] + keywords
-        assert len(names) == positional + len(keywords) and set(names) <= set(given), (method, names)
-        missing = {name for name, each in given.items() if each.default is inspect.Parameter.empty} - set(names)
-        assert not missing, (method, missing)
+        takes_call(parameters(of, method)[0], method, positional, text)
 
 
 def test_config_takes_the_parameters_of_deep_ep():

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from anabranch.compat.mori import ops, shmem
 from mori_signatures import CALLED, DECLARED
-from test_deep_ep import PLUGIN, declared_parameters, python
+from test_deep_ep import PLUGIN, declared_parameters, python, takes_call
 
 NEEDED = dict(
     data_type=torch.bfloat16,
@@ -45,11 +45,7 @@ def test_signatures_are_those_of_mori(version):
 @pytest.mark.parametrize("engine", CALLED)
 def test_signatures_take_what_engines_call(engine):
     for of, method, positional, text in CALLED[engine]:
-        given, keywords = parameters(of, method), text.split()
-        names = list(given)[:positional] + keywords
-        assert len(names) == positional + len(keywords) and set(names) <= set(given), (method, names)
-        missing = {name for name, each in given.items() if each.default is inspect.Parameter.empty} - set(names)
-        assert not missing, (method, missing)
+        takes_call(parameters(of, method), method, positional, text)
 
 
 def test_configurations_name_what_is_wrong():

@@ -6,10 +6,10 @@
 //!
 //! * Call after call: a call waits for the event, launches, and records the event, all in its turn.
 //! * Calls and captures: a captured call launches nothing. Its waits and records are nodes of its graph.
-//! * Within a capture: the first call is behind a node that waits for the event, and each later one is behind the call before it in the
-//!   same capture. Captures that are open at once are told apart by their numbers.
+//! * Within a capture: a node that waits for the event comes before the first call, and each later call comes after the one before it in the
+//!   same capture. Captures that are open at once have different numbers.
 //! * A graph after a call or a graph: the node waits for what the event recorded last before the graph was launched.
-//! * A call after a graph: each captured call is followed by a node that records the event. The graph's last record is behind all others.
+//! * A call after a graph: each captured call is followed by a node that records the event. The graph's last record comes after all others.
 //!
 //! Why no rank waits forever: the order of calls is equal on all ranks, and a kernel waits for kernels of peers at its own place in that
 //! order, or at an earlier one. Of the kernels that have not ended, one at the earliest place on any rank is the first of its rank, so it is

@@ -52,17 +52,21 @@ def as_bytes(scales: Tensor | None) -> Tensor | None:
     return scales.as_strided(scales.shape, (scales.shape[1], 1)).view(torch.uint8)
 
 
-def make_plan(joined: Joined, config: anabranch.EpConfig) -> anabranch.ExpertParallel:
-    """A plan of the group, in one order with the group's others. Collective. Its memory is of the heap."""
+_LESS_MEMORY = (
+    "Raise heap.bytes (ANABRANCH__HEAP__BYTES), or lower the most tokens of a call: ANABRANCH_DEEP_EP_MAX_TOKENS in normal mode, "
+    "num_max_dispatch_tokens_per_rank in low-latency mode"
+)
+
+
+def make_plan(joined: Joined, config: anabranch.EpConfig, hint: str = _LESS_MEMORY) -> anabranch.ExpertParallel:
+    """A plan of the group, in one order with the group's others. Collective. Its memory is of the heap; the hint says what to do where that is
+    too small."""
     try:
         return joined.world.expert_parallel(config, joined.ranks, order=joined.order)
     except anabranch.ConfigError as error:
         if "heap" not in str(error):
             raise
-        raise anabranch.ConfigError(
-            f"{error}. Raise heap.bytes (ANABRANCH__HEAP__BYTES), or lower the most tokens of a call: ANABRANCH_DEEP_EP_MAX_TOKENS in normal "
-            "mode, num_max_dispatch_tokens_per_rank in low-latency mode"
-        ) from error
+        raise anabranch.ConfigError(f"{error}. {hint}") from error
 
 
 class Shape(NamedTuple):

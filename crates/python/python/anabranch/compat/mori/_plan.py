@@ -81,15 +81,10 @@ class Plan:
             combine_codec=codec,
             combine_weights=True,
         )
-        try:
-            self.native = joined.world.expert_parallel(plan, joined.ranks, order=joined.order)
-        except anabranch.ConfigError as error:
-            if "heap" not in str(error):
-                raise
-            raise anabranch.ConfigError(
-                f"{error}. Raise MORI_SHMEM_HEAP_SIZE (or heap.bytes, ANABRANCH__HEAP__BYTES), or lower max_num_inp_token_per_rank or "
-                "max_total_recv_tokens"
-            ) from error
+        hint = (
+            "Raise MORI_SHMEM_HEAP_SIZE (or heap.bytes, ANABRANCH__HEAP__BYTES), or lower max_num_inp_token_per_rank or max_total_recv_tokens"
+        )
+        self.native = _normal.make_plan(joined, plan, hint)
         # Memory that calls write, also where the first of them is in inference mode.
         with torch.inference_mode(False):
             self._make_results(joined.device, most)
