@@ -18,7 +18,7 @@ cd "$(mktemp -d)"
 "$user/bin/python" -m anabranch doctor --set device.runtime=host
 "$user/bin/python" -m mypy.stubtest anabranch._native
 "$user/bin/python" -m mypy -p anabranch.jax
-"$user/bin/python" -m pytest -q -rs "$OLDPWD/crates/python/tests"
+"$user/bin/python" -m pytest -q -rs --durations=10 "$OLDPWD/crates/python/tests"
 XLA_FLAGS=--xla_force_host_platform_device_count=4 JAX_PLATFORMS=cpu "$user/bin/python" "$OLDPWD/examples/python/jax_training.py"
 XLA_FLAGS=--xla_force_host_platform_device_count=2 JAX_PLATFORMS=cpu "$user/bin/python" "$OLDPWD/examples/python/jax_moe_layer.py"
 XLA_FLAGS=--xla_force_host_platform_device_count=4 JAX_PLATFORMS=cpu "$user/bin/python" "$OLDPWD/examples/python/jax_moe_layer.py"

@@ -35,7 +35,7 @@ for program in $programs; do
         [ $which = anabranch ] && preload=$library
         run "$program.threads.$which" "$preload" "$folder/$program" $flags -g 2
         if ldd "$folder/$program" | grep -q libmpi; then
-            run "$program.processes.$which" "" mpirun --allow-run-as-root -np 2 ${preload:+-x LD_PRELOAD="$preload"} "$folder/$program" $flags -g 1
+            run "$program.processes.$which" "" mpirun --allow-run-as-root --bind-to none -np 2 ${preload:+-x LD_PRELOAD="$preload"} "$folder/$program" $flags -g 1
         fi
     done
 done

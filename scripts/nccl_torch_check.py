@@ -246,7 +246,10 @@ def kill(rank: int, size: int, _):
     try:
         dist.all_reduce(tensor)
         torch.cuda.synchronize()
-        print(f"rank {rank}: no error", flush=True)
+        print(f"rank {rank}: the call returned after {time.monotonic() - start:.1f} s", flush=True)
+        # torch's watchdog asks for the library's error, and ends the process.
+        time.sleep(20)
+        print(f"rank {rank}: still running 20 s later", flush=True)
     except Exception as error:  # noqa: BLE001 - shown as it is
         print(f"rank {rank}, after {time.monotonic() - start:.1f} s: {error}", flush=True)
     os._exit(1)

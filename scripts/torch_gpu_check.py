@@ -349,8 +349,9 @@ def graph_of_a_forward_pass_of_experts(of: Rank) -> None:
 @graph_check
 def graph_of_a_training_step_of_experts(of: Rank) -> None:
     for layers, layer in each_layer(of):
-        x = layers.tokens(of).requires_grad_()
-        layers.gradients(layer, x)
+        # Leaves that no backward pass on the default stream has used: autograd may still hold that stream for them, and a capture cannot wait
+        # for it.
+        x, layers.router = (leaf.detach().clone().requires_grad_() for leaf in (layers.tokens(of), layers.router))
         graph, results = captured(lambda: layers.gradients(layer, x))
         for round in range(1, 4):
             with torch.no_grad():
@@ -429,7 +430,10 @@ def main() -> None:
         if not is_ok:
             failed += 1
             for rank, (code, output) in enumerate(results):
-                tail = "\n".join(f"        {line}" for line in output.splitlines()[-25:])
+                lines = output.splitlines()
+                # The first exception is the cause; torch prints those that follow it below.
+                first = next((number for number, line in enumerate(lines) if "Traceback" in line), len(lines))
+                tail = "\n".join(f"        {line}" for line in lines[min(first, max(0, len(lines) - 25)) :])
                 print(f"        rank {rank} ended with {code}:\n{tail}", flush=True)
     sys.exit(1 if failed else 0)
 

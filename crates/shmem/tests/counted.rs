@@ -15,8 +15,8 @@ use counted::{
 };
 
 const RANKS: u32 = 4;
-/// Of each kind of world; a thousand in all.
-const ROUNDS: u32 = 250;
+/// Of each kind of world.
+const ROUNDS: u32 = 100;
 
 /// Copies by every route, a team, a barrier in a replayed graph, and a registered buffer.
 fn use_world(world: &World) -> Result<(), Error> {

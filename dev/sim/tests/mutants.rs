@@ -11,7 +11,7 @@ use anabranch_sim::mutants::{By, CAUGHT, Caught, Search};
 use anabranch_sim::{Case, RunOptions, Scenario};
 
 /// How often each search is made. `MUTANT_SEARCHES=20` is what the table of `docs/memory-model.md` was made with.
-const SEARCHES: u64 = 3;
+const SEARCHES: u64 = 1;
 /// At most so often on a whole machine, whose runs take a hundred times as long.
 const SEARCHES_OF_MACHINES: u64 = 4;
 /// How far apart searches start, and the most seeds that one may take.
