@@ -4,8 +4,9 @@
     python3 scripts/nccl_jax_check.py LIBRARY [--ranks N] [--processes] [--sizes 4K,1M,64M]
 
 LIBRARY is libanabranch_nccl.so. JAX is not changed: the program runs first with the NCCL of JAX's packages, then with LIBRARY preloaded. One
-process has all GPUs; with `--processes` each GPU has a process of its own. Every result is compared with numpy's. Prints microseconds a call,
-and the first difference. Exits with 1 if the run with LIBRARY failed, or if NCCL served it: NCCL prints its version (`NCCL_DEBUG`).
+process has all GPUs; with `--processes` each GPU has a process of its own. Every result is compared with numpy's, and losses of a
+data parallel step between both runs. Prints microseconds a call, and the first difference. Exits with 1 if a run failed, or if NCCL served the
+run with LIBRARY: NCCL prints its version (`NCCL_DEBUG`).
 """
 
 import argparse
@@ -14,6 +15,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 SECONDS = 240
@@ -122,25 +124,29 @@ def run(arguments, preload: str | None) -> tuple[int, list[dict]]:
     command = [sys.executable, os.path.abspath(__file__), arguments.library, "--ranks", str(arguments.ranks), "--sizes", arguments.sizes]
     command += ["--port", str(port)]
     ranks = range(arguments.ranks) if arguments.processes else [None]
-    processes = [
-        subprocess.Popen(
-            [*command, "--rank", "all" if rank is None else str(rank)], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        for rank in ranks
-    ]
-    status, lines, deadline, has_nccl = 0, [], time.monotonic() + SECONDS, False
-    for process in processes:
-        try:
-            output, errors = process.communicate(timeout=max(1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+    folder, processes = tempfile.mkdtemp(), []
+    for rank in ranks:
+        file = open(os.path.join(folder, f"{rank}.log"), "w+")
+        run_rank = [*command, "--rank", "all" if rank is None else str(rank)]
+        processes.append((subprocess.Popen(run_rank, env=environment, stdout=file, stderr=file), file))
+    status, lines, has_nccl, deadline = 0, [], False, time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        codes = [process.poll() for process, _ in processes]
+        # The others would wait for a rank that failed.
+        if None not in codes or any(codes):
+            break
+        time.sleep(0.1)
+    for process, file in processes:
+        if process.poll() is None:
             process.kill()
-            output, errors = process.communicate()
-            errors += f"\nnot ended after {SECONDS} s"
-        has_nccl |= "NCCL version" in output + errors
-        lines += [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-        if process.returncode:
+        code = process.wait()
+        file.seek(0)
+        output = file.read()
+        has_nccl |= "NCCL version" in output
+        lines += [json.loads(line) for line in output.splitlines() if line.startswith('{"library"')]
+        if code:
             status = 1
-            print(f"{'anabranch' if preload else 'NCCL'}: exit status {process.returncode}\n{errors[-3000:]}", flush=True)
+            print(f"{'anabranch' if preload else 'NCCL'}: exit status {code}\n{output[-3000:]}", flush=True)
     if status == 0 and has_nccl == bool(preload):
         status = 1
         print("NCCL served the run with LIBRARY" if preload else "NCCL did not print its version, so nothing shows which library serves JAX")
@@ -159,8 +165,14 @@ def main() -> int:
     if arguments.rank is not None:
         program(arguments.ranks, [size(text) for text in arguments.sizes.split(",")], None if arguments.rank == "all" else int(arguments.rank), arguments.port)
         return 0
-    _, theirs = run(arguments, None)
+    before, theirs = run(arguments, None)
     status, ours = run(arguments, arguments.library)
+    losses = [line["losses"] for line in [*theirs, *ours] if "losses" in line]
+    # Two exact libraries differ by rounding; a missing one has failed.
+    if len(losses) != 2 or any(not abs(one - other) <= 1e-3 * abs(one) for one, other in zip(*losses)):
+        print(f"first and last losses with NCCL and with LIBRARY differ: {losses}")
+        status = 1
+    status |= before
     times = {(line["op"], line["bytes"]): line["us"] for line in theirs if "op" in line}
     print(f"{'op':<14}{'bytes':>12}{'NCCL us':>12}{'anabranch us':>14}")
     for line in ours:

@@ -123,9 +123,9 @@ pub mod ep {
     pub use anabranch_ep::{
         Across, CombineCodec, CombineOutput, CombineSent, CombineSource, DataType, DeviceSlice, DispatchCast,
         DispatchSent, Dispatched, DroppedCopy, EpConfig, EpShape, Error, ExpertMajor, ExpertMajorConfig,
-        ExpertMajorPlan, ExpertOutput, ExpertParallel, Fp8Format, HostElement, LocalExpertCounter, MaskCause,
-        MaskedRank, MemoryPlan, Mode, OnTimeout, Payload, PlacementTable, Plan, ReceivedRow, ReceivedRows,
-        ReplayedTokens, Result, Routing, Tokens,
+        ExpertMajorPlan, ExpertOutput, ExpertParallel, Fp8Format, HostElement, LayoutOutput,
+        LocalExpertCounter, MaskCause, MaskedRank, MemoryPlan, Mode, OnTimeout, Payload, PlacementTable,
+        Plan, ReceivedRow, ReceivedRows, ReplayedTokens, Result, Routing, Tokens,
     };
 }
 

@@ -208,6 +208,8 @@ fn random_batches_over_small_pipes() {
 #[test]
 fn random_batches_over_many_pipes() {
     random_messages(2, 4, &config(16 << 20, 0), 20, 300_000);
+    // More blocks than the device has multiprocessors: all pipes of a peer.
+    random_messages(2, 4, &config(16 << 20, 40), 8, 600_000);
     random_messages(5, 32, &config(4 << 20, 0), 10, 60_000);
 }
 

@@ -64,4 +64,6 @@ pub use run::{
     CombineSent, DispatchSent, Dispatched, DroppedCopy, ExpertParallel, ReceivedRow, ReceivedRows,
     ReplayedTokens, Routing,
 };
-pub use tensor::{COMBINED_TYPES, CombineOutput, DeviceSlice, ExpertOutput, HostElement, ROW_TYPES, Tokens};
+pub use tensor::{
+    COMBINED_TYPES, CombineOutput, DeviceSlice, ExpertOutput, HostElement, LayoutOutput, ROW_TYPES, Tokens,
+};

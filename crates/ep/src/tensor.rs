@@ -130,6 +130,22 @@ pub enum ExpertOutput {
     Staged(DeviceSlice),
 }
 
+/// What the experts made of an expert-major layout, for its contract. A [`DeviceSlice`] converts to rows with the dispatched weights.
+#[derive(Clone, Copy, Debug)]
+pub struct LayoutOutput {
+    /// `[local experts][capacity][hidden]` of the combine type, 16-byte aligned. Rows beyond an expert's count are not read.
+    pub rows: DeviceSlice,
+    /// `[local experts][capacity]` f32, 4-byte aligned: the weight of each row, in place of the dispatched one. Those of rows beyond an
+    /// expert's count are not read.
+    pub weights: Option<DeviceSlice>,
+}
+
+impl From<DeviceSlice> for LayoutOutput {
+    fn from(rows: DeviceSlice) -> Self {
+        Self { rows, weights: None }
+    }
+}
+
 /// Where combine writes. A [`DeviceSlice`] converts to an output without weights.
 #[derive(Clone, Copy, Debug)]
 pub struct CombineOutput {

@@ -1,12 +1,12 @@
 //! Expert-major rows in graphs, with several dispatches in flight, and in the wrong order.
 
 use crate::common::{Case, Routing, Uploaded, all_well, depart, on_ranks, oracle, world_config};
-use crate::expert_major_common::{Bench, Guarded, read, round};
+use crate::expert_major_common::{Bench, CANARY, Guarded, read, round, write};
 use anabranch_conformance::ep::ElementValues as _;
 use anabranch_conformance::ep::oracle::{ExpertOutputs, FactorExperts, Oracle};
 use anabranch_ep::{
     COMBINED_TYPES, DeviceSlice, Error, ExpertMajor, ExpertMajorConfig, ExpertOutput, ExpertParallel,
-    LocalExpertCounter, Mode,
+    LayoutOutput, LocalExpertCounter, Mode,
 };
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
@@ -145,6 +145,54 @@ fn two_dispatches_in_flight_use_two_layouts_or_alternate() {
     });
 }
 
+#[test]
+fn given_weights_take_the_place_of_the_dispatched() {
+    for wave in [1, 32] {
+        let case = Case::new(3, wave);
+        on_plans(&case, |world, ep, stream| {
+            let device = world.device();
+            let mut bench = Bench::new(world, ep, ExpertMajorConfig::new().capacity(8))?;
+            let flight = depart(ep, stream, &case, 1)?;
+            let window = bench.layout.plan().contracted_bytes() as usize;
+            let sums = |bench: &Bench, given: Option<DeviceSlice>| -> Result<Vec<u8>, Error> {
+                write(device, flight.dispatched.combine_rows(), &vec![CANARY; window]);
+                let experts = LayoutOutput { rows: bench.output.slice(), weights: given };
+                bench.layout.contract(stream, &flight.dispatched, experts)?;
+                world.synchronize(stream)?;
+                Ok(read(device, flight.dispatched.combine_rows(), window))
+            };
+            bench.work(stream, &flight.dispatched)?;
+            let once = sums(&bench, None)?;
+            // Twice the weights give twice the sums, exactly.
+            let sources =
+                read(device, bench.layout.sources(), bench.layout.plan().weight_bytes() as usize * 5);
+            let twice = sources.chunks_exact(20).flat_map(|source| {
+                (2.0 * f32::from_ne_bytes(source[16..].try_into().unwrap())).to_ne_bytes()
+            });
+            let mut given = device.allocate(bench.layout.plan().weight_bytes() as usize).unwrap();
+            given.copy_from_host(0, &twice.collect::<Vec<u8>>()).unwrap();
+            // SAFETY: the buffer outlives the work, which `sums` waits for.
+            let doubled = sums(&bench, Some(unsafe { DeviceSlice::of(&given) }))?;
+            let value =
+                |bytes: &[u8]| f32::from_bits(u32::from(u16::from_ne_bytes([bytes[0], bytes[1]])) << 16);
+            let row = ep.plan().combine_row_bytes() as usize;
+            let mut received = 0;
+            for (one, two) in once.chunks_exact(row).zip(doubled.chunks_exact(row)) {
+                if one.iter().all(|byte| *byte == CANARY) {
+                    assert_eq!(one, two, "a row that was not received is written");
+                    continue;
+                }
+                received += 1;
+                for (one, two) in one.chunks_exact(2).zip(two.chunks_exact(2)) {
+                    assert_eq!((2.0 * value(one)).to_bits(), value(two).to_bits());
+                }
+            }
+            assert!(received > 0);
+            ep.combine(stream, ExpertOutput::InWindow, flight.dispatched, flight.uploaded.output())
+        });
+    }
+}
+
 fn expect(error: Option<Error>, words: &[&str]) {
     let text = error.map_or_else(|| "no error".to_owned(), |error| error.to_string());
     for word in words {
@@ -182,6 +230,13 @@ fn invalid_arguments_are_refused_before_a_launch() {
             &["the experts' output has", &shape],
         );
         expect(bench.layout.contract(stream, dispatched, part(8, 0)).err(), &["multiple of 16"]);
+        let bytes = bench.layout.plan().weight_bytes() as usize;
+        for (skip, len, words) in [(0, bytes - 4, "the weights has"), (2, bytes, "multiple of 4")] {
+            // SAFETY: as above.
+            let weights = unsafe { DeviceSlice::from_raw(output.address().offset(skip), len) };
+            let given = LayoutOutput { rows: output, weights: Some(weights) };
+            expect(bench.layout.contract(stream, dispatched, given).err(), &["the weights", words]);
+        }
         // The same of a combine, and what it writes.
         let row = first.uploaded.output();
         let checked = |of, experts, dispatched, output: DeviceSlice| {

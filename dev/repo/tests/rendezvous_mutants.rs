@@ -98,6 +98,9 @@ fn seeded_tests(folder: &Path) -> Output {
         .current_dir(folder)
         .env("CARGO_TARGET_DIR", folder.join("../rendezvous-target"))
         .env("RUSTFLAGS", "--cap-lints=allow")
+        // Each mutant builds the crate again.
+        .env("CARGO_INCREMENTAL", "1")
+        .env("CARGO_PROFILE_DEV_DEBUG", "0")
         .output()
         .unwrap()
 }

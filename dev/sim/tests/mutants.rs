@@ -1,4 +1,4 @@
-//! Every mutant is caught by every search that the table names, from many starting seeds; the right kernels are clean
+//! Every mutant is caught by every search that the table names; the right kernels are clean
 //! over the same seeds.
 
 use crate::common;

@@ -31,7 +31,7 @@ use crate::error::{Error, Result};
 use crate::kernels;
 use crate::run::{Dispatched, ExpertKernel, ExpertParallel};
 use crate::slot::{SlotAddresses, Taken};
-use crate::tensor::{DeviceSlice, ExpertOutput};
+use crate::tensor::{DeviceSlice, ExpertOutput, LayoutOutput};
 use plan::check_local;
 
 /// Slot map entry of a pair whose expert is not on this rank.
@@ -139,11 +139,10 @@ impl ExpertMajor {
 
     /// Sums the experts' outputs of each received row into the combine window of the dispatch: the sum over its pairs, in the order of
     /// k, of weight times output. It starts at 0, rounds each product and each sum to f32, and rounds once to the combine type. The
-    /// weights are the dispatched ones, zeros where the dispatch had none. Rows whose pairs were all dropped give zeros. Returns
+    /// weights are those of `experts`, or else the dispatched ones, zeros where the dispatch had none. Rows whose pairs were all dropped give zeros. Returns
     /// [`ExpertOutput::InWindow`], for [`ExpertParallel::combine`].
     ///
-    /// `experts` is `[local experts][capacity][hidden]` of the combine type, 16-byte aligned; rows beyond an expert's count are not
-    /// read. It may be the layout's own rows if the dispatch type is the combine type. Not collective. It launches one kernel
+    /// `experts` may be the layout's own rows if the dispatch type is the combine type. Not collective. It launches one kernel
     /// on the stream, which must be ordered after the expand and the experts, and before the combine.
     ///
     /// # Errors
@@ -153,8 +152,9 @@ impl ExpertMajor {
         &self,
         stream: &Stream,
         dispatched: &Dispatched,
-        experts: DeviceSlice,
+        experts: impl Into<LayoutOutput>,
     ) -> Result<ExpertOutput> {
+        let experts = experts.into();
         let source = self.plan.dispatch_plan().config().combine_source;
         if !source.pulls() {
             return Err(Error::source("in the combine window", source));
@@ -180,9 +180,10 @@ impl ExpertMajor {
         &self,
         stream: &Stream,
         dispatched: &Dispatched,
-        experts: DeviceSlice,
+        experts: impl Into<LayoutOutput>,
         output: DeviceSlice,
     ) -> Result<ExpertOutput> {
+        let experts = experts.into();
         let (plan, what) = (self.plan.dispatch_plan(), "the buffer of contracted rows");
         let config = plan.config();
         if !config.combine_source.pushes() {
@@ -193,10 +194,12 @@ impl ExpertMajor {
             format!("[{} rows][{} hidden] {}", plan.rows(), config.hidden, config.combine_type)
         })?;
         let map_bytes = plan.rows() * u64::from(config.top_k) * 4;
-        for (with, from, bytes) in [
-            ("the experts' output", experts.address(), self.plan.output_bytes()),
-            ("the slot map", self.slot_map(), map_bytes),
-        ] {
+        let read = [
+            Some(("the experts' output", experts.rows.address(), self.plan.output_bytes())),
+            Some(("the slot map", self.slot_map(), map_bytes)),
+            experts.weights.map(|weights| ("the weights", weights.address(), self.plan.weight_bytes())),
+        ];
+        for (with, from, bytes) in read.into_iter().flatten() {
             if output.address().0 < from.0 + bytes && from.0 < output.address().0 + needed {
                 let problem = format!("overlaps {with}, which is read while it is written");
                 return Err(Error::Address { what, address: output.address().0, problem });
@@ -220,13 +223,16 @@ impl ExpertMajor {
         &self,
         stream: &Stream,
         dispatched: &Dispatched,
-        experts: DeviceSlice,
+        experts: LayoutOutput,
         output: DeviceAddress,
     ) -> Result<()> {
         let args = ExpertContractArgs {
             received: self.counter.view(dispatched.slot.get()),
             slot_map: DevicePointer::new(self.slot_map()),
-            experts: DevicePointer::new(experts.address()),
+            experts: DevicePointer::new(experts.rows.address()),
+            weights: experts
+                .weights
+                .map_or(DevicePointer::NULL, |weights| DevicePointer::new(weights.address())),
             output: DevicePointer::new(output),
             row_bytes: self.plan.dispatch_plan().combine_row_bytes(),
             reserved: 0,
@@ -245,7 +251,7 @@ impl ExpertMajor {
         &self,
         call: &'static str,
         dispatched: &Dispatched,
-        experts: DeviceSlice,
+        experts: LayoutOutput,
     ) -> Result<()> {
         self.counter.check(dispatched)?;
         if self.holds != Some(dispatched.slot.taken()) {
@@ -254,11 +260,16 @@ impl ExpertMajor {
         }
         let config = self.plan.dispatch_plan().config();
         let (local, capacity) = (self.plan.local_experts(), self.plan.capacity());
-        experts.check("the experts' output", self.plan.output_bytes() as usize, 16, || {
+        experts.rows.check("the experts' output", self.plan.output_bytes() as usize, 16, || {
             format!(
                 "[{local} local experts][{capacity} rows][{} hidden] {}",
                 config.hidden, config.combine_type
             )
+        })?;
+        experts.weights.map_or(Ok(()), |weights| {
+            weights.check("the weights", self.plan.weight_bytes() as usize, 4, || {
+                format!("[{local} local experts][{capacity} rows] f32")
+            })
         })
     }
 

@@ -7,7 +7,7 @@ use anabranch_hip::Stream;
 use super::ExpertMajor;
 use crate::error::{Error, Result};
 use crate::run::{Dispatched, ExpertParallel};
-use crate::tensor::{CombineOutput, DeviceSlice, ExpertOutput, Tokens};
+use crate::tensor::{CombineOutput, ExpertOutput, LayoutOutput, Tokens};
 
 impl ExpertMajor {
     /// Dispatches and expands: [`ExpertParallel::dispatch`], then [`Self::expand`], with the same results. One kernel does both where kernels
@@ -19,7 +19,8 @@ impl ExpertMajor {
     /// After a fault the counts of experts are zero, or some of their rows are those of an earlier dispatch.
     ///
     /// # Errors
-    /// [`Error::ForeignHandle`] for another plan; as [`ExpertParallel::dispatch`].
+    /// [`Error::ForeignHandle`] for another plan; as [`ExpertParallel::dispatch`] and [`Self::expand`]. After an error of the expand the slot
+    /// of the dispatch is lost.
     pub fn dispatch(&mut self, ep: &ExpertParallel, stream: &Stream, tokens: &Tokens) -> Result<Dispatched> {
         if !self.counter.belongs_to(ep) {
             return Err(Error::ForeignHandle);
@@ -53,11 +54,11 @@ impl ExpertMajor {
         &self,
         ep: &ExpertParallel,
         stream: &Stream,
-        experts: DeviceSlice,
+        experts: impl Into<LayoutOutput>,
         dispatched: Dispatched,
         output: impl Into<CombineOutput>,
     ) -> Result<()> {
-        let output = output.into();
+        let (experts, output) = (experts.into(), output.into());
         self.check_combine(ep, experts, &dispatched, &output)?;
         self.launch_contract(stream, &dispatched, experts, dispatched.combine_rows())?;
         ep.combine(stream, ExpertOutput::InWindow, dispatched, output)
@@ -70,14 +71,14 @@ impl ExpertMajor {
     pub fn check_combine(
         &self,
         ep: &ExpertParallel,
-        experts: DeviceSlice,
+        experts: impl Into<LayoutOutput>,
         dispatched: &Dispatched,
         output: &CombineOutput,
     ) -> Result<()> {
         if !self.counter.belongs_to(ep) {
             return Err(Error::ForeignHandle);
         }
-        self.check_contract("combine", dispatched, experts)?;
+        self.check_contract("combine", dispatched, experts.into())?;
         ep.check_combine(ExpertOutput::InWindow, dispatched, Some(output))
     }
 

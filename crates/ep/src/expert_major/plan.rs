@@ -195,6 +195,11 @@ impl ExpertMajorPlan {
         u64::from(self.local_experts) * u64::from(self.capacity) * u64::from(self.plan.combine_row_bytes())
     }
 
+    /// Bytes of weights that are given for a contract: `[local experts][capacity]` f32.
+    pub fn weight_bytes(&self) -> u64 {
+        u64::from(self.local_experts) * u64::from(self.capacity) * 4
+    }
+
     /// Bytes of the sums of a contract: `[`[`Plan::rows`]`][hidden]` of the combine type.
     pub fn contracted_bytes(&self) -> u64 {
         self.plan.rows() * u64::from(self.plan.combine_row_bytes())

@@ -380,9 +380,25 @@ class ExpertMajor:
     def weights(self) -> Memory: ...
     @property
     def slot_map(self) -> Memory: ...
+    def dispatch(
+        self,
+        x: _Tensor,
+        topk_ids: _Tensor,
+        topk_weights: _Tensor | None = None,
+        scales: _Tensor | None = None,
+        *,
+        num_tokens: _Tensor | None = None,
+        stream: _Stream = None,
+    ) -> Dispatched: ...
     def expand(self, dispatched: Dispatched, *, stream: _Stream = None) -> None: ...
     def contract(
-        self, dispatched: Dispatched, y: _Tensor, *, out: _Tensor | None = None, stream: _Stream = None
+        self,
+        dispatched: Dispatched,
+        y: _Tensor,
+        *,
+        weights: _Tensor | None = None,
+        out: _Tensor | None = None,
+        stream: _Stream = None,
     ) -> None: ...
 
 @final

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anabranch::ccl::DataType;
-use anabranch::ep::{self, ExpertMajorPlan};
+use anabranch::ep::{self, ExpertMajorPlan, LayoutOutput};
 use anabranch::hip::DeviceAddress;
 use pyo3::prelude::*;
 
@@ -31,7 +31,7 @@ impl Layout {
 }
 
 /// Rows grouped by expert, `[local experts, capacity, hidden]`: the input of grouped matrix products. Made by
-/// `ExpertParallel.expert_major`. Its windows are device memory of this rank and hold one dispatch, from its `expand` to the next one.
+/// `ExpertParallel.expert_major`. Its windows are device memory of this rank and hold one dispatch, from its `dispatch` or `expand` to the next one.
 ///
 /// A pair is a received row and an expert of this rank that its token names; each pair is a row of the layout. The rows of an expert are in
 /// the order of source rank, token and place in the token's ids. Pairs beyond the capacity are dropped, and `contract` leaves them out.
@@ -165,6 +165,24 @@ impl ExpertMajor {
         self.window(self.buffers.plan.layout().slot_map, &shape, None, DataType::I32)
     }
 
+    /// `ExpertParallel.dispatch`, then `expand`, with the same arguments and results, and in one kernel where kernels move the plan's rows and
+    /// no rank may be masked. All ranks of the group call it or those two. It overwrites the dispatch that the windows hold.
+    #[pyo3(signature = (x, topk_ids, topk_weights = None, scales = None, *, num_tokens = None, stream = None))]
+    fn dispatch(
+        &self,
+        py: Python<'_>,
+        x: &Bound<'_, PyAny>,
+        topk_ids: &Bound<'_, PyAny>,
+        topk_weights: Option<&Bound<'_, PyAny>>,
+        scales: Option<&Bound<'_, PyAny>>,
+        num_tokens: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Dispatched> {
+        self.ep().send(py, (x, topk_ids, topk_weights, scales, num_tokens), stream, |ep, stream, tokens| {
+            self.buffers.lock().dispatch(ep, stream, tokens)
+        })
+    }
+
     /// Copies a dispatch's rows into the windows. No other rank takes part. On the stream of the dispatch unless another is given, which has
     /// to come after the dispatch.
     #[pyo3(signature = (dispatched, *, stream = None))]
@@ -183,14 +201,15 @@ impl ExpertMajor {
     }
 
     /// Sums the experts' output of each received row, times the dispatched weights, for the combine: `y` is `[local experts, capacity,
-    /// hidden]` of the plan's combine type. The sums go into `dispatched.combine_rows`, which `combine(dispatched, out=...)` takes, or into
+    /// hidden]` of the plan's combine type. `weights`, `[local experts, capacity]` float32, take the place of the dispatched ones. The sums go into `dispatched.combine_rows`, which `combine(dispatched, out=...)` takes, or into
     /// `out`, `[rows_capacity, hidden]`, for `combine(dispatched, out, out=...)`. No other rank takes part.
-    #[pyo3(signature = (dispatched, y, *, out = None, stream = None))]
+    #[pyo3(signature = (dispatched, y, *, weights = None, out = None, stream = None))]
     fn contract(
         &self,
         py: Python<'_>,
         dispatched: &Dispatched,
         y: &Bound<'_, PyAny>,
+        weights: Option<&Bound<'_, PyAny>>,
         out: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
@@ -204,6 +223,11 @@ impl ExpertMajor {
             &[Some(experts), Some(capacity), Some(hidden)],
             &format!("[{experts}, {capacity}, {hidden}]"),
         )?;
+        let weights = Array::optional("weights", weights, home)?;
+        if let Some(weights) = &weights {
+            weights.expect_type(DataType::F32)?;
+            weights.expect_shape(&[Some(experts), Some(capacity)], &format!("[{experts}, {capacity}]"))?;
+        }
         let out = Array::optional("out", out, home)?.map(Array::written).transpose()?;
         if let Some(out) = &out {
             let rows = self.buffers.plan.dispatch_plan().rows();
@@ -212,8 +236,11 @@ impl ExpertMajor {
         }
         let stream = ep.stream(py, stream, Some(&y))?;
         // SAFETY: `launch_with` keeps the tensors until the launch is over.
-        let (experts, sums) = unsafe { (y.slice(), out.as_ref().map(|out| out.slice())) };
-        let objects = super::tensors::objects([Some(y), out]);
+        let (experts, sums) = unsafe {
+            let weights = weights.as_ref().map(|weights| weights.slice());
+            (LayoutOutput { rows: y.slice(), weights }, out.as_ref().map(|out| out.slice()))
+        };
+        let objects = super::tensors::objects([Some(y), weights, out]);
         ep.launch_with(py, &stream, dispatched, objects, |_, stream, handle| {
             let major = self.buffers.lock();
             match sums {

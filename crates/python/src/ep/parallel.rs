@@ -83,15 +83,9 @@ impl ExpertParallel {
         num_tokens: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Dispatched> {
-        let given = stream;
-        let sent = self.sent(x, Some(topk_ids), topk_weights, scales, num_tokens)?;
-        let stream = self.stream(py, stream, Some(&sent.rows))?;
-        // SAFETY: `launch` keeps the tensors until the launch is over.
-        let tokens =
-            unsafe { sent.tokens(self.config().token_type()) }.ok_or_else(|| usage("topk_ids is None"))?;
-        let handle =
-            self.launch(py, &stream, sent.into_objects(), |ep, stream| ep.dispatch(stream, &tokens))?;
-        Ok(self.dispatched(HandleStream::new(given, stream), handle))
+        self.send(py, (x, topk_ids, topk_weights, scales, num_tokens), stream, |ep, stream, tokens| {
+            ep.dispatch(stream, tokens)
+        })
     }
 
     /// Sums what the experts made of each token's rows, in rank order, into `out`, `[tokens, hidden]` of the plan's combine type.

@@ -25,6 +25,15 @@ pub(super) struct Sent {
     pub(super) device_count: Option<Array>,
 }
 
+/// `x`, `topk_ids`, `topk_weights`, `scales` and `num_tokens` of a dispatch.
+pub(super) type SentObjects<'a, 'py> = (
+    &'a Bound<'py, PyAny>,
+    &'a Bound<'py, PyAny>,
+    Option<&'a Bound<'py, PyAny>>,
+    Option<&'a Bound<'py, PyAny>>,
+    Option<&'a Bound<'py, PyAny>>,
+);
+
 impl Sent {
     pub(super) fn into_objects(self) -> Vec<Py<PyAny>> {
         objects([Some(self.rows), self.ids, self.weights, self.scales, self.device_count])
@@ -143,6 +152,24 @@ impl ExpertParallel {
         Ok(Sent { count, rows, ids, weights, scales, device_count })
     }
 
+    /// Launches a dispatch of `(x, topk_ids, topk_weights, scales, num_tokens)`.
+    pub(super) fn send(
+        &self,
+        py: Python<'_>,
+        (x, topk_ids, topk_weights, scales, num_tokens): SentObjects<'_, '_>,
+        stream: Option<&Bound<'_, PyAny>>,
+        call: impl FnOnce(&ep::ExpertParallel, &Stream, &Tokens) -> ep::Result<ep::Dispatched> + Send,
+    ) -> PyResult<Dispatched> {
+        let sent = self.sent(x, Some(topk_ids), topk_weights, scales, num_tokens)?;
+        let of_call = self.stream(py, stream, Some(&sent.rows))?;
+        // SAFETY: `launch` keeps the tensors until the launch is over.
+        let tokens =
+            unsafe { sent.tokens(self.config().token_type()) }.ok_or_else(|| usage("topk_ids is None"))?;
+        let handle =
+            self.launch(py, &of_call, sent.into_objects(), |ep, stream| call(ep, stream, &tokens))?;
+        Ok(self.dispatched(HandleStream::new(stream, of_call), handle))
+    }
+
     /// Launches on the stream of the call, without the interpreter's lock, and keeps the tensors until that is over.
     pub(super) fn launch<T: Send>(
         &self,
@@ -155,9 +182,10 @@ impl ExpertParallel {
         state.release_before(stream);
         let result = py.detach(|| {
             let event = state.event(stream)?;
-            let value = call(&self.inner.ep, stream)?;
+            let value = call(&self.inner.ep, stream);
+            // Also after an error: the first of two kernels may have been launched.
             state.hold(stream, event, objects);
-            Ok::<_, anabranch::Error>(value)
+            Ok::<_, anabranch::Error>(value?)
         });
         logs::flush(py);
         result.map_err(raise)

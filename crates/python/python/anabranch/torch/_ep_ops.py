@@ -161,8 +161,8 @@ def ep_dispatch_experts(
     """Sends tokens, and groups the received rows by expert: rows ``[local experts, capacity, hidden]``, their scales and weights, rows of
     each expert, link, routing, number. Rows beyond an expert's count are zero."""
     of = plan_named(plan)
-    operation, routing, number = of.dispatch(x, topk_ids, topk_weights, scales, save)
-    is_pair = of.expand(operation)
+    operation, routing, number = of.dispatch(x, topk_ids, topk_weights, scales, save, by_expert=True)
+    is_pair = of.is_pair(of.window(of.layout, "counts"))
     return (
         of.kept(of.layout, "rows", is_pair[:, :, None]),
         _scales(of, of.layout, is_pair[:, :, None], of.experts_shape),

@@ -10,6 +10,8 @@ import torch
 
 import anabranch
 
+from ._windows import Windows
+
 _PLANS: weakref.WeakValueDictionary[str, Plan] = weakref.WeakValueDictionary()
 _NUMBERS = itertools.count()
 
@@ -54,8 +56,8 @@ class Plan:
         self._pending: dict[tuple[int, bool], Any] = {}
         self._expanded: Any = None
         self._device = torch.device("cpu") if world.runtime == "host" else torch.device("cuda", world.device)
-        # Tensors of windows, by name and address: making one costs more than a kernel, and each slot has windows of its own.
-        self._windows: dict[tuple[str, int], torch.Tensor] = {}
+        # Windows of operations and of the layout. Each slot has windows of its own.
+        self.window = Windows()
         # The stream that used the layout last.
         self._layout_stream: Any = None
         # Made here: a capture may be the first call, and what it makes has values in its replays alone.
@@ -92,13 +94,24 @@ class Plan:
         return operation
 
     def dispatch(
-        self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, scales: torch.Tensor | None, save: bool
+        self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, scales: torch.Tensor | None, save: bool, by_expert: bool = False
     ) -> tuple[Any, torch.Tensor, int]:
-        """Starts the dispatch of a forward pass: the operation, its saved routing (no elements unless ``save``), and its number."""
+        """Starts the dispatch of a forward pass, which fills the layout ``by_expert``: the operation, its saved routing (no elements unless
+        ``save``), and its number."""
+        if by_expert:
+            self._check_layout()
         number = next(self._dispatches)
         # Before torch 2.10 tensors that require gradients are not shared.
         sent = [None if tensor is None else tensor.detach().contiguous() for tensor in (x, ids, weights, scales)]
-        operation = self._start((number, False), lambda: self.native.dispatch(*sent))
+        # Where the layout was used on another stream, only `expand` waits for that, and not the dispatch.
+        if by_expert and not self._is_layout_elsewhere():
+            self._order_layout()
+            self._expanded = None
+            self._expanded = operation = self._start((number, False), lambda: self.layout.dispatch(*sent))
+        else:
+            operation = self._start((number, False), lambda: self.native.dispatch(*sent))
+            if by_expert:
+                self.expand(operation)
         routing = x.new_empty(self.native.routing_bytes if save else 0, dtype=torch.uint8)
         if save:
             self.native.save_routing(operation, routing)
@@ -140,20 +153,14 @@ class Plan:
             return (self._places < self.window(operation, "counts")[:, None]).view(self.rows, 1)
         return (self._places < self.window(operation, "offsets")[-1])[:, None]
 
-    def window(self, of: Any, name: str) -> torch.Tensor:
-        """A window of an operation or of the layout."""
-        memory = getattr(of, name)
-        key = (name if of is not self.layout else f"layout {name}", memory.data_ptr)
-        tensor = self._windows.get(key)
-        if tensor is None:
-            with torch.inference_mode(False):
-                tensor = self._windows[key] = torch.from_dlpack(memory)
-        return tensor
-
     def kept(self, of: Any, name: str, mask: torch.Tensor, fill: int = 0) -> torch.Tensor:
         """A copy of a window, ``fill`` where nothing came."""
         tensor = self.window(of, name)
         return torch.where(mask, tensor, self._fills[tensor.dtype, fill])
+
+    def _is_layout_elsewhere(self) -> bool:
+        """Whether another stream used the layout last."""
+        return self._layout_stream not in (None, None if self._device.type == "cpu" else torch.cuda.current_stream(self._device))
 
     def _order_layout(self) -> None:
         """Makes the current stream wait for the last use of the layout, where that was on another stream."""
@@ -192,10 +199,10 @@ class Plan:
         else:
             self.expand(operation)
         if weights is not None:
-            self.set_pair_weights(operation, "weights", weights)
+            weights = weights.detach().to(torch.float32).contiguous()
         y = y.detach().to(self.dtype).contiguous()
         sums = None if operation.combine_rows is not None else y.new_empty(self.rows, self.hidden)
-        self.layout.contract(operation, y, out=sums)
+        self.layout.contract(operation, y, weights=weights, out=sums)
         self._settle()
         return sums
 

@@ -152,6 +152,7 @@ impl Experts {
             received,
             slot_map: at(*layout, plan.layout().slot_map),
             experts: at(*made, 0),
+            weights: DevicePointer::NULL,
             output,
             row_bytes: plan.dispatch_plan().combine_row_bytes(),
             reserved: 0,

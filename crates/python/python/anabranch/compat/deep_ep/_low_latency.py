@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 import anabranch
+from anabranch.torch._windows import Windows
 
 from ._config import BLOCK
-from ._normal import FP8, make_plan, rows_of
+from ._normal import FP8, make_plan
 from ._world import Joined
 
 # Dispatches that can wait for their combine: one for each of two micro-batches.
@@ -89,6 +90,7 @@ class Plan:
         self._weights = plan(hidden=_EMPTY_ROW, blocks=8, waves_per_block=4)
         # The layout that was used last is the last one.
         self._layouts = deque(self.native.expert_major() for _ in range(SLOTS))
+        self._window = Windows()
         # Handles that were not combined, oldest first.
         self._pending: list[Handle] = []
         # A rank that still compiles kernels is not masked for it.
@@ -125,10 +127,10 @@ class Plan:
         if in_parts:
             handle.sent = self.native.dispatch_send(*sent)
         else:
-            handle.operation = self.native.dispatch(*sent)
+            handle.operation = layout.dispatch(*sent)
         self._pending.append(handle)
         if not in_parts:
-            self._expand(handle)
+            self._received(handle)
         return handle
 
     def _empty_scales(self, layout: anabranch.ExpertMajor, device: torch.device) -> Tensor:
@@ -137,18 +139,18 @@ class Plan:
         columns, dtype = (blocks // 4, torch.int32) if self.shape.is_packed else (blocks, torch.float32)
         return torch.empty(len(layout.experts), columns, layout.capacity, dtype=dtype, device=device).transpose(1, 2)
 
-    def _expand(self, handle: Handle) -> None:
-        handle.layout.expand(handle.operation)
+    def _received(self, handle: Handle) -> None:
+        """Fills what goes with the rows of the layout."""
         self._joined.settle()
         if handle.scales is not None:
-            scales = torch.from_dlpack(handle.layout.scales)
+            scales = self._window(handle.layout, "scales")
             if self.shape.is_packed:
                 exponents = (scales.view(torch.int32) >> 23).to(torch.uint8)
                 handle.scales.copy_(exponents.view(torch.int32))
             else:
                 handle.scales.copy_(scales.view(torch.float32))
         if handle.stats is not None:
-            handle.stats += torch.from_dlpack(handle.layout.counts)
+            handle.stats += self.counts(handle)
 
     def receive(self, handle: Handle) -> None:
         """The second part of a dispatch."""
@@ -157,16 +159,19 @@ class Plan:
         sent, handle.sent = handle.sent, None
         with handle.on_stream():
             handle.operation = self.native.dispatch_recv(sent)
-            self._expand(handle)
+            handle.layout.expand(handle.operation)
+            self._received(handle)
 
     def rows(self, handle: Handle) -> tuple[Tensor, Tensor] | Tensor:
         """The rows by expert, with scales in fp8: the layout itself, which the second next dispatch overwrites."""
-        rows = rows_of(handle.layout.rows, FP8 if self.shape.is_fp8 else torch.bfloat16)
+        rows = self._window(handle.layout, "rows", FP8 if self.shape.is_fp8 else None)
+        # A tensor of the caller's own: what it does to it stays out of the plan's.
+        rows = rows.detach()
         return rows if handle.scales is None else (rows, handle.scales)
 
     def counts(self, handle: Handle) -> Tensor:
         """Rows of each local expert."""
-        return torch.from_dlpack(handle.layout.counts)
+        return self._window(handle.layout, "counts").detach()
 
     def combine_buffer(self, handle: Handle) -> Tensor:
         """Memory for the experts' output, for a combine without a copy."""
@@ -187,11 +192,12 @@ class Plan:
             out = torch.empty(tokens, self.shape.hidden, dtype=torch.bfloat16, device=x.device)
         handle.use_current_stream()
         operation = handle.operation
-        empty = torch.zeros(tokens, _EMPTY_ROW, dtype=torch.bfloat16, device=x.device)
+        # Nobody reads the rows.
+        empty = torch.empty(tokens, _EMPTY_ROW, dtype=torch.bfloat16, device=x.device)
         brought = self._weights.dispatch(empty, handle.ids, weights.detach().contiguous())
         self._joined.settle()
         # Contract reads the weights of a row where its dispatch had put them.
-        torch.from_dlpack(operation.weights).copy_(torch.from_dlpack(brought.weights))
+        self._window(operation, "weights").copy_(self._window(brought, "weights"))
         brought.release()
         handle.layout.contract(operation, x.detach().contiguous())
         self._pending.remove(handle)

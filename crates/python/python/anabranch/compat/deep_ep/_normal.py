@@ -9,6 +9,8 @@ from torch import Tensor
 
 import anabranch
 
+from anabranch.torch._windows import as_tensor
+
 from ._config import Settings
 from ._world import Joined
 
@@ -22,7 +24,7 @@ def aligned(counts: Any, alignment: int) -> Any:
 
 def rows_of(window: Any, dtype: torch.dtype) -> Tensor:
     """A window of rows as a tensor; 8-bit floats travel as bytes."""
-    return torch.from_dlpack(window.view("uint8")).view(window.shape).view(FP8) if dtype == FP8 else torch.from_dlpack(window)
+    return as_tensor(window, FP8 if dtype == FP8 else None)
 
 
 def as_sent(x: Tensor) -> Tensor:
