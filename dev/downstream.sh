@@ -3,6 +3,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# Built once and run once.
+export CARGO_PROFILE_DEV_DEBUG=0
 for crate in downstream-host downstream-transport; do
     cargo run --quiet --manifest-path "examples/$crate/Cargo.toml" --target-dir target/downstream
 done

@@ -11,8 +11,8 @@ pub(crate) fn jit() -> Jit {
     let folder: PathBuf = env!("CARGO_TARGET_TMPDIR").into();
     let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).to_vec();
     let mut config = JitConfig::new(folder.join("seeded-cache"));
-    // There are many mutants, and each runs for a moment: half the time of -O1 to compile.
-    config.extra_options = vec!["-O0".to_owned()];
+    // There are many mutants, and each runs for a moment.
+    config.extra_options = vec!["-O1".to_owned()];
     Jit::new(config, ToolSearch { path, ..ToolSearch::default() })
 }
 
