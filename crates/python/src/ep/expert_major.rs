@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anabranch::ccl::DataType;
-use anabranch::ep::{self, ExpertMajorPlan, LayoutOutput};
-use anabranch::hip::DeviceAddress;
+use anabranch::ep::{self, ExpertMajorPlan, LayoutOutput, Tokens};
+use anabranch::hip::{DeviceAddress, Stream};
 use pyo3::prelude::*;
 
 use super::{Dispatched, ExpertParallel, Inner};
@@ -31,7 +31,8 @@ impl Layout {
 }
 
 /// Rows grouped by expert, `[local experts, capacity, hidden]`: the input of grouped matrix products. Made by
-/// `ExpertParallel.expert_major`. Its windows are device memory of this rank and hold one dispatch, from its `dispatch` or `expand` to the next one.
+/// `ExpertParallel.expert_major`. Its windows are device memory of this rank and hold one dispatch, from its `dispatch` or `expand` to the
+/// next one.
 ///
 /// A pair is a received row and an expert of this rank that its token names; each pair is a row of the layout. The rows of an expert are in
 /// the order of source rank, token and place in the token's ids. Pairs beyond the capacity are dropped, and `contract` leaves them out.
@@ -178,9 +179,12 @@ impl ExpertMajor {
         num_tokens: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Dispatched> {
-        self.ep().send(py, (x, topk_ids, topk_weights, scales, num_tokens), stream, |ep, stream, tokens| {
+        let (ep, tensors) = (self.ep(), (x, topk_ids, topk_weights, scales, num_tokens));
+        let dispatch = |ep: &ep::ExpertParallel, stream: &Stream, tokens: &Tokens| {
             self.buffers.lock().dispatch(ep, stream, tokens)
-        })
+        };
+        let (stream, handle) = ep.send(py, tensors, stream, dispatch)?;
+        Ok(ep.dispatched(stream, handle))
     }
 
     /// Copies a dispatch's rows into the windows. No other rank takes part. On the stream of the dispatch unless another is given, which has
@@ -201,7 +205,8 @@ impl ExpertMajor {
     }
 
     /// Sums the experts' output of each received row, times the dispatched weights, for the combine: `y` is `[local experts, capacity,
-    /// hidden]` of the plan's combine type. `weights`, `[local experts, capacity]` float32, take the place of the dispatched ones. The sums go into `dispatched.combine_rows`, which `combine(dispatched, out=...)` takes, or into
+    /// hidden]` of the plan's combine type. `weights`, `[local experts, capacity]` float32, take the place of the dispatched ones. The sums go
+    /// into `dispatched.combine_rows`, which `combine(dispatched, out=...)` takes, or into
     /// `out`, `[rows_capacity, hidden]`, for `combine(dispatched, out, out=...)`. No other rank takes part.
     #[pyo3(signature = (dispatched, y, *, weights = None, out = None, stream = None))]
     fn contract(

@@ -83,9 +83,9 @@ impl ExpertParallel {
         num_tokens: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Dispatched> {
-        self.send(py, (x, topk_ids, topk_weights, scales, num_tokens), stream, |ep, stream, tokens| {
-            ep.dispatch(stream, tokens)
-        })
+        let tensors = (x, topk_ids, topk_weights, scales, num_tokens);
+        let (stream, handle) = self.send(py, tensors, stream, ep::ExpertParallel::dispatch)?;
+        Ok(self.dispatched(stream, handle))
     }
 
     /// Sums what the experts made of each token's rows, in rank order, into `out`, `[tokens, hidden]` of the plan's combine type.
@@ -128,19 +128,9 @@ impl ExpertParallel {
         num_tokens: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<DispatchSent> {
-        let given = stream;
-        let sent = self.sent(x, Some(topk_ids), topk_weights, scales, num_tokens)?;
-        let stream = self.stream(py, stream, Some(&sent.rows))?;
-        // SAFETY: `launch` keeps the tensors until the launch is over.
-        let tokens =
-            unsafe { sent.tokens(self.config().token_type()) }.ok_or_else(|| usage("topk_ids is None"))?;
-        let half =
-            self.launch(py, &stream, sent.into_objects(), |ep, stream| ep.dispatch_send(stream, &tokens))?;
-        Ok(DispatchSent {
-            inner: self.shared(),
-            stream: HandleStream::new(given, stream),
-            sent: Unlocked::new(Mutex::new(Some(half))),
-        })
+        let tensors = (x, topk_ids, topk_weights, scales, num_tokens);
+        let (stream, half) = self.send(py, tensors, stream, ep::ExpertParallel::dispatch_send)?;
+        Ok(DispatchSent { inner: self.shared(), stream, sent: Unlocked::new(Mutex::new(Some(half))) })
     }
 
     /// The receive of a `dispatch`: waits for the other ranks' rows.

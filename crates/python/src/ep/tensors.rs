@@ -152,22 +152,21 @@ impl ExpertParallel {
         Ok(Sent { count, rows, ids, weights, scales, device_count })
     }
 
-    /// Launches a dispatch of `(x, topk_ids, topk_weights, scales, num_tokens)`.
-    pub(super) fn send(
+    /// Launches a dispatch, or its send, of `(x, topk_ids, topk_weights, scales, num_tokens)`.
+    pub(super) fn send<T: Send>(
         &self,
         py: Python<'_>,
         (x, topk_ids, topk_weights, scales, num_tokens): SentObjects<'_, '_>,
         stream: Option<&Bound<'_, PyAny>>,
-        call: impl FnOnce(&ep::ExpertParallel, &Stream, &Tokens) -> ep::Result<ep::Dispatched> + Send,
-    ) -> PyResult<Dispatched> {
+        call: impl FnOnce(&ep::ExpertParallel, &Stream, &Tokens) -> ep::Result<T> + Send,
+    ) -> PyResult<(HandleStream, T)> {
         let sent = self.sent(x, Some(topk_ids), topk_weights, scales, num_tokens)?;
         let of_call = self.stream(py, stream, Some(&sent.rows))?;
         // SAFETY: `launch` keeps the tensors until the launch is over.
         let tokens =
             unsafe { sent.tokens(self.config().token_type()) }.ok_or_else(|| usage("topk_ids is None"))?;
-        let handle =
-            self.launch(py, &of_call, sent.into_objects(), |ep, stream| call(ep, stream, &tokens))?;
-        Ok(self.dispatched(HandleStream::new(stream, of_call), handle))
+        let value = self.launch(py, &of_call, sent.into_objects(), |ep, stream| call(ep, stream, &tokens))?;
+        Ok((HandleStream::new(stream, of_call), value))
     }
 
     /// Launches on the stream of the call, without the interpreter's lock, and keeps the tensors until that is over.
