@@ -34,13 +34,19 @@ struct UnevenEntries {
     ANABRANCH_DEVICE MoveEntry operator()(u32 peer) const { return args.entries[peer]; }
 };
 
-// Copies the bytes of this rank for itself. Skips buffers in place.
+// The bytes of this rank for itself.
 template <class Entries>
-static ANABRANCH_DEVICE void copy_own(const Grid& grid, const MoveArgs& args, const Entries& entries) {
+static ANABRANCH_DEVICE u64 own_bytes(const MoveArgs& args, const Entries& entries) {
     MoveEntry own = entries(args.comm.team.rank);
-    u64 bytes = minimum(own.send_bytes, own.receive_bytes), first = grid.block * args.channel_bytes;
-    u64 from = args.input.own + own.send_offset + first, to = args.output.own + own.receive_offset + first;
-    if (from != to) copy_bytes(grid, to, from, cut(first, args.channel_bytes, bytes));
+    return minimum(own.send_bytes, own.receive_bytes);
+}
+
+// Copies at most `most` of these bytes, from `first` on. Skips buffers in place.
+template <class Entries>
+static ANABRANCH_DEVICE void copy_own(const Grid& grid, const MoveArgs& args, const Entries& entries, u64 first, u64 most) {
+    MoveEntry own = entries(args.comm.team.rank);
+    u64 from = args.input.own + own.send_offset, to = args.output.own + own.receive_offset;
+    if (from != to) copy_bytes(grid, to + first, from + first, cut(first, most, own_bytes(args, entries)));
 }
 
 // Sends one unit to every peer. Payloads are loaded before the first is sent.
@@ -76,7 +82,7 @@ static ANABRANCH_DEVICE void move_packets(const Grid& grid, const MoveArgs& args
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             send_unit(grid, args, entries, channel, (first + unit) * PAYLOAD, unit, wide);
         }
-        if (first == begin) copy_own(grid, args, entries);
+        if (first == begin) copy_own(grid, args, entries, grid.block * args.channel_bytes, args.channel_bytes);
         for (u32 base = 0; base < comm.team.size; base += BATCH) {
             for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
                 u64 payload[BATCH];
@@ -109,9 +115,9 @@ static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args,
         // All channels take part in every step, also if it does not fill the staging.
         piece = minimum(comm.staging_bytes, round_up((most + grid.grid_blocks - 1) / grid.grid_blocks, 16));
     }
-    copy_own(grid, args, entries);
-    for (u64 step = 0; step * piece * grid.grid_blocks < most && !channel.dead; ++step) {
-        u64 first = (step * grid.grid_blocks + grid.block) * piece;
+    u64 done = 0;
+    for (; done < most && !channel.dead; done += piece * grid.grid_blocks) {
+        u64 first = done + grid.block * piece;
         u64 half = next_half(channel);
         for (u32 i = 1; i < comm.team.size; ++i) {
             u32 peer = rotated(comm, i);
@@ -119,6 +125,8 @@ static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args,
             u64 to = staging_of(comm, member_base(grid, comm, peer), channel, half, comm.team.rank);
             copy_bytes(grid, to, input + entry.send_offset + first, cut(first, piece, entry.send_bytes));
         }
+        // While the stores to peers are under way.
+        copy_own(grid, args, entries, first, piece);
         meet(grid, comm, channel);
         for (u32 i = 1; i < comm.team.size && !channel.dead; ++i) {
             u32 source = rotated(comm, i);
@@ -126,6 +134,12 @@ static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args,
             u64 from = staging_of(comm, comm.heap, channel, half, source);
             copy_bytes(grid, output + entry.receive_offset + first, from, cut(first, piece, entry.receive_bytes));
         }
+    }
+    // This rank may have more bytes for itself than any rank for another.
+    u64 own = own_bytes(args, entries);
+    if (done < own && !channel.dead) {
+        u64 share = round_up((own - done + grid.grid_blocks - 1) / grid.grid_blocks, 16);
+        copy_own(grid, args, entries, done + grid.block * share, share);
     }
 }
 
