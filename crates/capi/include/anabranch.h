@@ -4,7 +4,8 @@
 // What holds for all functions:
 //
 // * They return ANABRANCH_OK or an error, whose text anabranch_last_error has. No function ends the process, and none
-//   throws. NULL for a handle is an error, and for a handle to be destroyed nothing.
+//   throws. NULL for a handle is an error, and for a handle to be destroyed nothing. After an error the pointer to a new
+//   handle is NULL.
 // * Handles are pointers. A handle is destroyed once, not while a call uses it, and not used after. Handles may be
 //   destroyed in any order, on any thread; each keeps what it needs. They do not survive a fork.
 // * Any thread may make any call, unless a handle's description says less. Collective calls are made by all ranks of the

@@ -6,7 +6,7 @@ use anabranch::GroupRank;
 use anabranch::ccl::Call;
 
 use crate::communicator::{Buffer, anabranch_comm, anabranch_work};
-use crate::handle::{slice, with};
+use crate::handle::{Out, slice, with};
 use crate::status::{Failure, Result, anabranch_status};
 use crate::types::{anabranch_data_type, anabranch_op};
 use crate::versioned::{self, Versioned};
@@ -28,6 +28,7 @@ pub unsafe extern "C" fn anabranch_all_reduce(
     stream: *mut c_void,
     work: *mut *mut anabranch_work,
 ) -> anabranch_status {
+    let work = Out::optional(work);
     with(comm, |comm| {
         let output = comm.buffer("output", output, count, data_type)?;
         let input = comm.buffer("input", input, count, data_type)?;
@@ -49,6 +50,7 @@ pub unsafe extern "C" fn anabranch_reduce_scatter(
     stream: *mut c_void,
     work: *mut *mut anabranch_work,
 ) -> anabranch_status {
+    let work = Out::optional(work);
     with(comm, |comm| {
         let output = comm.buffer("output", output, count, data_type)?;
         let input = comm.buffer("input", input, comm.whole(count)?, data_type)?;
@@ -74,6 +76,7 @@ pub unsafe extern "C" fn anabranch_reduce_scatter_uneven(
     stream: *mut c_void,
     work: *mut *mut anabranch_work,
 ) -> anabranch_status {
+    let work = Out::optional(work);
     with(comm, |comm| {
         let counts = slice(counts, comm.size() as usize, "counts")?;
         let output = comm.buffer("output", output, counts[comm.rank()], data_type)?;
@@ -95,6 +98,7 @@ pub unsafe extern "C" fn anabranch_all_gather(
     stream: *mut c_void,
     work: *mut *mut anabranch_work,
 ) -> anabranch_status {
+    let work = Out::optional(work);
     with(comm, |comm| {
         let output = comm.buffer("output", output, comm.whole(count)?, data_type)?;
         let input = comm.buffer("input", input, count, data_type)?;
@@ -113,6 +117,7 @@ pub unsafe extern "C" fn anabranch_all_gather_uneven(
     stream: *mut c_void,
     work: *mut *mut anabranch_work,
 ) -> anabranch_status {
+    let work = Out::optional(work);
     with(comm, |comm| {
         let counts = slice(counts, comm.size() as usize, "counts")?;
         let output = comm.buffer("output", output, sum_of(counts, "counts")?, data_type)?;
@@ -153,6 +158,7 @@ pub unsafe extern "C" fn anabranch_all_gather_many(
     stream: *mut c_void,
     work: *mut *mut anabranch_work,
 ) -> anabranch_status {
+    let work = Out::optional(work);
     with(comm, |comm| {
         let one = |given: &anabranch_gathered| {
             let output = comm.buffer("output", given.output, comm.whole(given.count)?, given.data_type)?;
@@ -179,6 +185,7 @@ pub unsafe extern "C" fn anabranch_all_to_all(
     stream: *mut c_void,
     work: *mut *mut anabranch_work,
 ) -> anabranch_status {
+    let work = Out::optional(work);
     with(comm, |comm| {
         let all = comm.whole(count)?;
         let output = comm.buffer("output", output, all, data_type)?;
@@ -200,6 +207,7 @@ pub unsafe extern "C" fn anabranch_all_to_all_uneven(
     stream: *mut c_void,
     work: *mut *mut anabranch_work,
 ) -> anabranch_status {
+    let work = Out::optional(work);
     with(comm, |comm| {
         let size = comm.size() as usize;
         let output_splits = slice(output_counts, size, "output_counts")?;
@@ -222,6 +230,7 @@ pub unsafe extern "C" fn anabranch_broadcast(
     stream: *mut c_void,
     work: *mut *mut anabranch_work,
 ) -> anabranch_status {
+    let work = Out::optional(work);
     with(comm, |comm| {
         let tensor = comm.buffer("tensor", tensor, count, data_type)?;
         comm.launch(&Call::Broadcast { tensor: tensor.tensor()?, root: GroupRank::new(root) }, stream, work)
@@ -242,6 +251,7 @@ pub unsafe extern "C" fn anabranch_reduce(
     stream: *mut c_void,
     work: *mut *mut anabranch_work,
 ) -> anabranch_status {
+    let work = Out::optional(work);
     with(comm, |comm| {
         let is_unused = output.is_null() && comm.rank() != root as usize;
         let output = if is_unused { input } else { output.cast_const() };
@@ -269,6 +279,7 @@ pub unsafe extern "C" fn anabranch_gather(
     stream: *mut c_void,
     work: *mut *mut anabranch_work,
 ) -> anabranch_status {
+    let work = Out::optional(work);
     with(comm, |comm| {
         let whole = comm.whole(count)?;
         let output =
@@ -295,6 +306,7 @@ pub unsafe extern "C" fn anabranch_scatter(
     stream: *mut c_void,
     work: *mut *mut anabranch_work,
 ) -> anabranch_status {
+    let work = Out::optional(work);
     with(comm, |comm| {
         let whole = comm.whole(count)?;
         let output = comm.buffer("output", output, count, data_type)?;
@@ -315,5 +327,6 @@ pub unsafe extern "C" fn anabranch_barrier(
     stream: *mut c_void,
     work: *mut *mut anabranch_work,
 ) -> anabranch_status {
+    let work = Out::optional(work);
     with(comm, |comm| comm.launch(&Call::Barrier, stream, work))
 }

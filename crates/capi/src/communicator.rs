@@ -163,14 +163,13 @@ impl anabranch_comm {
         &self,
         call: &Call<'_>,
         stream: *mut c_void,
-        work: *mut *mut anabranch_work,
+        work: Option<Out<anabranch_work>>,
     ) -> Result {
-        let out = Out::optional(work);
         let stream = self.state.stream(stream)?;
         let inner = locked(&self.inner).run(call, &stream)?;
-        if let Some(out) = out {
+        if let Some(work) = work {
             let description = CString::new(inner.describe()).unwrap_or_default();
-            out.give(anabranch_work { state: Arc::clone(&self.state), inner, description });
+            work.give(anabranch_work { state: Arc::clone(&self.state), inner, description });
         }
         Ok(())
     }
@@ -184,8 +183,9 @@ pub unsafe extern "C" fn anabranch_comm_create(
     options: *const anabranch_comm_options,
     comm: *mut *mut anabranch_comm,
 ) -> anabranch_status {
+    let out = Out::new(comm);
     with(world, |world| {
-        let out = Out::new(comm)?;
+        let out = out?;
         let is_symmetric = match versioned::read_or_zero(options)?.symmetric {
             0 => false,
             1 => true,

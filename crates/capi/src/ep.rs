@@ -283,8 +283,9 @@ pub unsafe extern "C" fn anabranch_ep_create(
     config: *const anabranch_ep_config,
     ep: *mut *mut anabranch_ep,
 ) -> anabranch_status {
+    let out = Out::new(ep);
     with(world, |world| {
-        let out = Out::new(ep)?;
+        let out = out?;
         let plan = versioned::read(config)?.plan()?;
         let group = world.state.group(group)?;
         let inner = world.state.live()?.expert_parallel(&group, plan)?;
@@ -352,8 +353,9 @@ pub unsafe extern "C" fn anabranch_dispatch(
     stream: *mut c_void,
     dispatched: *mut *mut anabranch_dispatched,
 ) -> anabranch_status {
+    let out = Out::new(dispatched);
     with(ep, |ep| {
-        let out = Out::new(dispatched)?;
+        let out = out?;
         let (tokens, stream) = (ep.plan.tokens(tokens)?, ep.plan.state.stream(stream)?);
         out.give(ep.dispatched(ep.plan.inner.dispatch(&stream, &tokens)?));
         Ok(())

@@ -23,8 +23,9 @@ pub unsafe extern "C" fn anabranch_dispatch_send(
     stream: *mut c_void,
     sent: *mut *mut anabranch_dispatch_sent,
 ) -> anabranch_status {
+    let out = Out::new(sent);
     with(ep, |ep| {
-        let out = Out::new(sent)?;
+        let out = out?;
         let (tokens, stream) = (ep.plan.tokens(tokens)?, ep.plan.state.stream(stream)?);
         let inner = ep.plan.inner.dispatch_send(&stream, &tokens)?;
         out.give(anabranch_dispatch_sent { plan: Arc::clone(&ep.plan), inner });
@@ -40,8 +41,9 @@ pub unsafe extern "C" fn anabranch_dispatch_recv(
     stream: *mut c_void,
     dispatched: *mut *mut anabranch_dispatched,
 ) -> anabranch_status {
+    let out = Out::new(dispatched);
     with(ep, |ep| {
-        let out = Out::new(dispatched)?;
+        let out = out?;
         let stream = ep.plan.state.stream(stream)?;
         ep.own(&peek(sent)?.plan, "dispatch_sent")?;
         let inner = take(sent)?.inner;
@@ -59,8 +61,9 @@ pub unsafe extern "C" fn anabranch_combine_send(
     stream: *mut c_void,
     sent: *mut *mut anabranch_combine_sent,
 ) -> anabranch_status {
+    let out = Out::new(sent);
     with(ep, |ep| {
-        let out = Out::new(sent)?;
+        let out = out?;
         let (stream, experts) = (ep.plan.state.stream(stream)?, ep.plan.experts(experts));
         let (inner, _) = ep.checked(dispatched, experts, |_| None)?;
         let inner = ep.plan.inner.combine_send(&stream, experts, inner)?;
@@ -109,8 +112,9 @@ pub unsafe extern "C" fn anabranch_routing_save(
     stream: *mut c_void,
     routing: *mut *mut anabranch_routing,
 ) -> anabranch_status {
+    let out = Out::new(routing);
     with(ep, |ep| {
-        let out = Out::new(routing)?;
+        let out = out?;
         let (stream, dispatched) = (ep.plan.state.stream(stream)?, get(dispatched)?);
         ep.own(&dispatched.plan, "dispatched")?;
         let inner = ep.plan.inner.routing(&stream, &mut locked(&dispatched.inner))?;
@@ -129,8 +133,9 @@ pub unsafe extern "C" fn anabranch_dispatch_with(
     stream: *mut c_void,
     dispatched: *mut *mut anabranch_dispatched,
 ) -> anabranch_status {
+    let out = Out::new(dispatched);
     with(ep, |ep| {
-        let out = Out::new(dispatched)?;
+        let out = out?;
         let (stream, routing, given) =
             (ep.plan.state.stream(stream)?, get(routing)?, versioned::read(tokens)?);
         ep.own(&routing.plan, "routing")?;

@@ -94,8 +94,9 @@ pub unsafe extern "C" fn anabranch_expert_major_create(
     alignment: u32,
     major: *mut *mut anabranch_expert_major,
 ) -> anabranch_status {
+    let out = Out::new(major);
     with(ep, |ep| {
-        let out = Out::new(major)?;
+        let out = out?;
         ep.plan.state.live()?;
         let config = ExpertMajorConfig::new().capacity(capacity).alignment(alignment);
         let inner = Mutex::new(ep::ExpertMajor::new(&ep.plan.inner, config)?);

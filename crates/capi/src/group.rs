@@ -45,8 +45,9 @@ pub unsafe extern "C" fn anabranch_group_create(
     count: usize,
     group: *mut *mut anabranch_group,
 ) -> anabranch_status {
+    let out = Out::new(group);
     with(world, |world| {
-        let out = Out::new(group)?;
+        let out = out?;
         let ranks = slice(ranks, count, "ranks")?.iter().copied().map(GlobalRank::new).collect::<Vec<_>>();
         let group = world.state.live()?.group().subset_of_ranks(&ranks)?;
         out.give(anabranch_group { state: Arc::clone(&world.state), group });
@@ -76,8 +77,9 @@ pub unsafe extern "C" fn anabranch_group_split(
     key: i64,
     group: *mut *mut anabranch_group,
 ) -> anabranch_status {
+    let out = Out::new(group);
     with(world, |world| {
-        let out = Out::new(group)?;
+        let out = out?;
         if color > i64::from(u32::MAX) {
             return Err(Failure::usage(format!(
                 "color is {color}; allowed are 0 to {}, and less for no group",

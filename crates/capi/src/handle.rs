@@ -18,6 +18,10 @@ pub(crate) trait OfWorld: Handle {
     fn state(&self) -> &State;
 }
 
+fn too_many(name: &str, count: usize) -> Failure {
+    Failure::usage(format!("{name} has {count} elements: more than memory can hold"))
+}
+
 fn missing(name: &str) -> Failure {
     Failure::usage(format!("{name} is NULL"))
 }
@@ -49,7 +53,8 @@ pub(crate) fn with<H: OfWorld>(handle: *const H, body: impl FnOnce(&H) -> Result
     }
 }
 
-/// Where a function writes a new handle.
+/// Where a function writes a new handle. Made before anything can fail: after an error the caller's pointer is NULL, not that of an older
+/// handle, which the caller may destroy twice.
 pub(crate) struct Out<T>(*mut *mut T);
 
 impl<T: Handle> Out<T> {
@@ -117,8 +122,23 @@ pub(crate) fn slice<'a, T>(given: *const T, count: usize, name: &str) -> Result<
     match (given.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Failure::usage(format!("{name} is NULL; {count} elements are needed"))),
+        _ if count > isize::MAX as usize / size_of::<T>().max(1) => Err(too_many(name, count)),
         // SAFETY: the caller's: an array of `count` elements.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(given, count) }),
+    }
+}
+
+/// Bytes that a function writes. They may be uninitialised, so they are set to 0 first.
+pub(crate) fn slice_mut<'a>(given: *mut u8, count: usize, name: &str) -> Result<&'a mut [u8]> {
+    match (given.is_null(), count) {
+        (_, 0) => Ok(&mut []),
+        (true, _) => Err(Failure::usage(format!("{name} is NULL; {count} elements are needed"))),
+        _ if count > isize::MAX as usize => Err(too_many(name, count)),
+        // SAFETY: the caller's: `count` bytes, which nobody else uses during the call.
+        (false, _) => unsafe {
+            given.write_bytes(0, count);
+            Ok(std::slice::from_raw_parts_mut(given, count))
+        },
     }
 }
 

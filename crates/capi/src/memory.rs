@@ -70,8 +70,9 @@ pub unsafe extern "C" fn anabranch_heap_allocate(
     tag: *const c_char,
     memory: *mut *mut anabranch_memory,
 ) -> anabranch_status {
+    let out = Out::new(memory);
     with(world, |world| {
-        let out = Out::new(memory)?;
+        let out = out?;
         let members = world.state.group(group)?;
         let tag = text(tag, "tag")?.unwrap_or("memory");
         if bytes == 0 {

@@ -6,7 +6,7 @@ use anabranch::GroupRank;
 use anabranch::ccl::{Call, PointToPoint};
 
 use crate::communicator::{anabranch_comm, anabranch_work};
-use crate::handle::with;
+use crate::handle::{Out, with};
 use crate::status::{Failure, Result, anabranch_status};
 use crate::types::anabranch_data_type;
 use crate::versioned::{self, Versioned};
@@ -23,6 +23,7 @@ pub unsafe extern "C" fn anabranch_send(
     stream: *mut c_void,
     work: *mut *mut anabranch_work,
 ) -> anabranch_status {
+    let work = Out::optional(work);
     with(comm, |comm| {
         let tensor = comm.buffer("tensor", tensor, count, data_type)?;
         comm.launch(&Call::Send { tensor: tensor.tensor()?, to: GroupRank::new(peer) }, stream, work)
@@ -40,6 +41,7 @@ pub unsafe extern "C" fn anabranch_recv(
     stream: *mut c_void,
     work: *mut *mut anabranch_work,
 ) -> anabranch_status {
+    let work = Out::optional(work);
     with(comm, |comm| {
         let tensor = comm.buffer("tensor", tensor, count, data_type)?;
         comm.launch(
@@ -84,6 +86,7 @@ pub unsafe extern "C" fn anabranch_batch(
     stream: *mut c_void,
     work: *mut *mut anabranch_work,
 ) -> anabranch_status {
+    let work = Out::optional(work);
     with(comm, |comm| {
         let given = versioned::read_all(messages, message_count)?;
         let buffer = |message: &anabranch_message| {

@@ -22,7 +22,8 @@ fn size_of_given<T: Versioned>(given: *const T) -> Result<usize> {
         return Err(Failure::usage(format!("{} is NULL", T::NAME)));
     }
     // SAFETY: every struct of the interface begins with its size.
-    let size = unsafe { given.cast::<usize>().read() };
+    // Not always aligned: the caller gives the distance of structs in an array.
+    let size = unsafe { given.cast::<usize>().read_unaligned() };
     if size < T::LEAST {
         let text =
             format!("{}.size is {size}; at least {} bytes are needed: set it to sizeof", T::NAME, T::LEAST);

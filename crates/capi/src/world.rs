@@ -7,7 +7,7 @@ use anabranch::RuntimeKind;
 use anabranch::hip::DeviceAddress;
 
 use crate::group::anabranch_group;
-use crate::handle::{Handle, OfWorld, destroy, get, limit, put, slice, text, with};
+use crate::handle::{Handle, OfWorld, destroy, get, limit, put, slice, slice_mut, text, with};
 use crate::state::State;
 use crate::status::{Failure, Result, anabranch_status};
 
@@ -188,17 +188,10 @@ pub unsafe extern "C" fn anabranch_read(
     bytes: usize,
 ) -> anabranch_status {
     with(world, |world| {
-        if host.is_null() && bytes > 0 {
-            return Err(Failure::usage("host is NULL"));
-        }
+        let host = slice_mut(host.cast::<u8>(), bytes, "host")?;
         let (address, runtime) = (DeviceAddress(device as u64), world.state.live()?.device());
-        let mut read = vec![0; bytes];
-        // SAFETY: the caller's: `bytes` of device memory, and of host memory.
-        unsafe {
-            runtime.read_memory(address, &mut read)?;
-            std::ptr::copy_nonoverlapping(read.as_ptr(), host.cast::<u8>(), bytes);
-        }
-        Ok(())
+        // SAFETY: the caller's: `bytes` of device memory.
+        Ok(unsafe { runtime.read_memory(address, host) }?)
     })
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct Team {
     pub(crate) stride: c_int,
 }
 
-/// The beginning of `ncclConfig_t`, equal since 2.14. Later fields choose resources that this library does not have.
+/// The beginning of `ncclConfig_t`, all of it in 2.14 to 2.16. Later fields but [`Resources`] choose what this library does not have.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Config {
@@ -66,10 +66,21 @@ pub(crate) struct Config {
     magic: c_uint,
     version: c_uint,
     blocking: c_int,
+}
+
+/// The fields from `blocking` on, since 2.17.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Resources {
+    blocking: c_int,
     cluster_size: c_int,
     min_blocks: c_int,
     max_blocks: c_int,
 }
+
+const RESOURCES_AT: usize = std::mem::offset_of!(Config, blocking);
+/// The version of the first `ncclConfig_t` with [`Resources`], as `NCCL_VERSION(2, 17, 0)`.
+const WITH_RESOURCES: c_uint = 21700;
 
 /// The beginning of `ncclCollConfig_t`, since 2.32, up to the event.
 #[repr(C)]
@@ -126,8 +137,9 @@ impl Config {
         if config.is_null() {
             return Ok(CommConfig::default());
         }
+        let at = config;
         // SAFETY: the caller's contract; every version has these fields.
-        let config = unsafe { config.read_unaligned() };
+        let config = unsafe { at.read_unaligned() };
         check_magic("ncclConfig_t", config.size, size_of::<Self>(), config.magic)?;
         if ![0, 1, UNDEFINED].contains(&config.blocking) {
             return Err(Failure::argument(format!(
@@ -135,7 +147,14 @@ impl Config {
                 config.blocking
             )));
         }
-        let max_blocks = match config.max_blocks {
+        let given =
+            if config.version >= WITH_RESOURCES && config.size >= RESOURCES_AT + size_of::<Resources>() {
+                // SAFETY: the struct has these bytes.
+                unsafe { at.byte_add(RESOURCES_AT).cast::<Resources>().read_unaligned() }.max_blocks
+            } else {
+                UNDEFINED
+            };
+        let max_blocks = match given {
             UNDEFINED => None,
             blocks @ 1..=1024 => Some(blocks as u32),
             other => {

@@ -45,6 +45,31 @@ fn submit(arguments: &Arguments) -> Result<(), Failure> {
     group::noted(operation(arguments).and_then(group::submit))
 }
 
+/// The part of a rank in a buffer of `ncclAllToAllv`: its address and its elements.
+///
+/// # Safety
+/// `counts` and `displacements` are null or have an element of that rank.
+unsafe fn part(
+    buffer: *const c_void,
+    counts: *const usize,
+    displacements: *const usize,
+    rank: usize,
+    element: usize,
+) -> Result<(*mut c_void, usize), Failure> {
+    if counts.is_null() || displacements.is_null() {
+        return Err(Failure::argument("the counts or displacements are null"));
+    }
+    // SAFETY: the caller's contract.
+    let (count, displacement) = unsafe { (counts.add(rank).read(), displacements.add(rank).read()) };
+    let at = displacement.checked_mul(element).and_then(|bytes| (buffer as usize).checked_add(bytes));
+    let at = at.ok_or_else(|| {
+        Failure::argument(format!(
+            "the displacement of rank {rank} is {displacement}: more than memory can hold"
+        ))
+    })?;
+    Ok((at as *mut c_void, count))
+}
+
 export! {
     fn ncclReduce(
         send: *const c_void, receive: *mut c_void, count: usize, data_type: c_int, op: c_int, root: c_int, comm: Handle,
@@ -96,6 +121,28 @@ export! {
         send: *const c_void, receive: *mut c_void, count: usize, data_type: c_int, comm: Handle, stream: RawStream,
     ) {
         submit(&Arguments { kind: Kind::AllToAll, send, receive, count, data_type, op: None, root: 0, comm, stream })
+    }
+
+    /// RCCL's: `sendcounts[r]` elements at `sdispls[r]` go to rank r, `recvcounts[r]` of rank r come to `rdispls[r]`.
+    fn ncclAllToAllv(
+        send: *const c_void, send_counts: *const usize, send_at: *const usize, receive: *mut c_void,
+        receive_counts: *const usize, receive_at: *const usize, data_type: c_int, comm: Handle, stream: RawStream,
+    ) {
+        group::start();
+        let calls = group::noted(with(comm, |comm| Ok((comm.size, abi::data_type(data_type)?.bytes() as usize)))).and_then(|(size, element)| {
+            (0..size as usize).try_for_each(|rank| {
+                let root = rank as c_int;
+                // SAFETY: the caller's contract: an element for each rank.
+                let (to, from) = unsafe { (
+                    group::noted(part(send, send_counts, send_at, rank, element))?,
+                    group::noted(part(receive, receive_counts, receive_at, rank, element))?,
+                ) };
+                submit(&Arguments { kind: Kind::Send, send: to.0, receive: std::ptr::null_mut(), count: to.1, data_type, op: None, root, comm, stream })?;
+                submit(&Arguments { kind: Kind::Receive, send: std::ptr::null(), receive: from.0, count: from.1, data_type, op: None, root, comm, stream })
+            })
+        });
+        let ended = group::end();
+        calls.and(ended)
     }
 
     fn ncclGather(

@@ -1,7 +1,7 @@
 //! Failures: a code of NCCL, and a text that names the rank.
 
-use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char};
+use std::cell::UnsafeCell;
+use std::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use anabranch::{Error, ErrorKind};
@@ -70,24 +70,35 @@ from_errors!(
     anabranch::shmem::Error
 );
 
+/// Bytes of a text with the 0 at its end.
+const CAPACITY: usize = 4096;
+
 thread_local! {
-    /// What `ncclGetLastError` returns on this thread.
-    static LAST: RefCell<CString> = RefCell::default();
+    /// What `ncclGetLastError` returns on this thread: one place while the thread lives, as in NCCL.
+    static LAST: UnsafeCell<[u8; CAPACITY]> = const { UnsafeCell::new([0; CAPACITY]) };
 }
 
-/// Notes a text for `ncclGetLastError` of this thread, and returns it. Valid until the thread's next failure.
+/// Notes a text for `ncclGetLastError` of this thread, cut where it does not fit, and returns it.
 pub(crate) fn note(text: &str) -> *const c_char {
-    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    let mut length = text.len().min(CAPACITY - 1);
+    while !text.is_char_boundary(length) {
+        length -= 1;
+    }
+    let place = last();
     LAST.try_with(|last| {
-        *last.borrow_mut() = text;
-        last.borrow().as_ptr()
+        // SAFETY: the thread's own place, and no other reference to it: callers get a pointer.
+        let bytes = unsafe { &mut *last.get() };
+        for (byte, of_text) in bytes.iter_mut().zip(&text.as_bytes()[..length]) {
+            *byte = if *of_text == 0 { b' ' } else { *of_text };
+        }
+        bytes[length] = 0;
     })
-    .unwrap_or(c"".as_ptr())
+    .map_or(c"".as_ptr(), |()| place)
 }
 
 /// The text of the thread's last failure.
 pub(crate) fn last() -> *const c_char {
-    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(CStr::as_ptr(c""))
+    LAST.try_with(|last| last.get().cast_const().cast()).unwrap_or(c"".as_ptr())
 }
 
 /// The body of an exported function: failures become codes, and no panic leaves it.

@@ -23,7 +23,15 @@ fn open() -> Option<Library> {
     let path = environment.get(VARIABLE)?;
     // SAFETY: the user names a library of NCCL's interface; its initialisers are those of any NCCL.
     let opened = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND) };
-    opened.inspect_err(|error| tracing::error!("{VARIABLE}={path}: {error}")).ok()
+    let library = opened.inspect_err(|error| tracing::error!("{VARIABLE}={path}: {error}")).ok()?;
+    // The loader gives this library for its path, and for its name without a folder.
+    // SAFETY: only the address is used.
+    let version = unsafe { library.get::<*const ()>("ncclGetVersion") }.ok().map(|symbol| *symbol);
+    if version == Some(crate::lifecycle::own_function()) {
+        tracing::error!("{VARIABLE}={path} is this library: give the path of the other one");
+        return None;
+    }
+    Some(library)
 }
 
 /// The function of the real library, if the user names one that has it.

@@ -64,7 +64,7 @@ pub(crate) fn submit_job(job: Job) -> Result<(), Failure> {
 }
 
 /// Returns the result of a call that may be in a group. After a failure the thread's group launches nothing, and ends with that failure.
-pub(crate) fn noted(result: Result<(), Failure>) -> Result<(), Failure> {
+pub(crate) fn noted<T>(result: Result<T, Failure>) -> Result<T, Failure> {
     result.inspect_err(|failure| {
         GROUP.with_borrow_mut(|group| {
             if group.depth > 0 {

@@ -56,14 +56,13 @@ impl Joined {
         let world = process.platform.join(rank)?;
         let mut config = anabranch::ccl_config(world.settings())?;
         // 0: no setting.
-        let blocks = if config.max_blocks == 0 && process.kind() != RuntimeKind::Host {
-            Some(Blocks::take(&world)?)
-        } else {
-            None
+        let set = Some(config.max_blocks).filter(|blocks| *blocks > 0);
+        let blocks = match process.kind() {
+            RuntimeKind::Host => None,
+            _ => Some(Blocks::take(&world, set, max_blocks)?),
         };
-        let offers =
-            [config.max_blocks, blocks.as_ref().map_or(0, |blocks| blocks.number), max_blocks.unwrap_or(0)];
-        config.max_blocks = offers.into_iter().filter(|offer| *offer > 0).min().unwrap_or(0);
+        let number = blocks.as_ref().map(|blocks| blocks.number);
+        config.max_blocks = number.or_else(|| set.into_iter().chain(max_blocks).min()).unwrap_or(0);
         let communicator = Communicator::new(&world, world.group(), config)?;
         let communicator = Mutex::new(communicator);
         let (order, scratch) = (LaunchOrder::new(&world)?, Scratch::default());

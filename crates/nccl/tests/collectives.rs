@@ -191,6 +191,34 @@ fn every_movement_of_every_type_has_the_oracles_values() {
 }
 
 #[test]
+fn parts_of_different_lengths_come_from_every_rank() {
+    alone!("parts_of_different_lengths_come_from_every_rank");
+    let nccl = Nccl::open(&[]);
+    on_threads(&nccl, RANKS, |rank| {
+        let (nccl, size, me) = (rank.nccl, rank.size as usize, rank.number as usize);
+        // From rank a to rank b go 3 * (a + 2 * b) % 7 elements, also none, with gaps between the parts.
+        let count = |from: usize, to: usize| 3 * (from + 2 * to) % 7;
+        let (mut send_counts, mut receive_counts) = (vec![0; size], vec![0; size]);
+        let places: Vec<usize> = (0..size).map(|other| 10 * (size - 1 - other)).collect();
+        for other in 0..size {
+            (send_counts[other], receive_counts[other]) = (count(me, other), count(other, me));
+        }
+        let send = Buffer::of(FLOAT, &all_given(rank.number, 10 * size));
+        let receive = Buffer::zeros(FLOAT, 10 * size);
+        let call = |counts: *const usize| nccl!(nccl, ncclAllToAllv(send.address() => *const c_void, counts => *const usize, places.as_ptr() => *const usize, receive.address() => *mut c_void, receive_counts.as_ptr() => *const usize, places.as_ptr() => *const usize, FLOAT => c_int, rank.comm => Comm, rank.stream => Stream));
+        nccl.ok(call(send_counts.as_ptr()));
+        nccl.synchronize(rank.stream);
+        expect("alltoallv", rank, &receive, |index| {
+            let (other, element) = (size - 1 - index / 10, index % 10);
+            if element < count(other, me) { given(other as u32, places[me] + element) } else { 0.0 }
+        });
+        assert_eq!(call(std::ptr::null()), 4);
+        assert!(nccl.last_error(std::ptr::null_mut()).contains("counts or displacements are null"));
+        nccl.count_ranks(rank);
+    });
+}
+
+#[test]
 fn ranks_that_are_processes_have_the_same_values() {
     let Some(rank) = on_processes(test_path!("ranks_that_are_processes_have_the_same_values"), 3) else {
         return;

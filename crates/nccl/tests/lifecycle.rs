@@ -7,7 +7,7 @@ use crate::common::{
     Buffer, Comm, FLOAT, INT32, IdValue, Nccl, Rank, SUM, Stream, all_given, alone, given, nccl, on_threads,
 };
 
-/// `ncclConfig_t` of 2.14: its first fields, which all versions have.
+/// The first fields of `ncclConfig_t` since 2.17.
 #[repr(C)]
 pub(crate) struct Config {
     size: usize,
@@ -20,8 +20,45 @@ pub(crate) struct Config {
 impl Config {
     pub(crate) fn new(blocking: c_int) -> Self {
         let undefined = c_int::MIN;
-        Self { size: size_of::<Self>(), magic: 0xcafe_beef, version: 21400, blocking, rest: [undefined; 3] }
+        Self { size: size_of::<Self>(), magic: 0xcafe_beef, version: 21700, blocking, rest: [undefined; 3] }
     }
+}
+
+/// `ncclConfig_t` of 2.14 to 2.16, all of it.
+#[repr(C)]
+struct OldConfig {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+}
+
+#[test]
+fn configurations_of_each_version_are_read() {
+    alone!("configurations_of_each_version_are_read");
+    let nccl = Nccl::open(&[]);
+    let init = |config: *const c_void| {
+        let (mut comm, id) = (std::ptr::null_mut(), nccl.unique_id());
+        let code = nccl!(nccl, ncclCommInitRankConfig(&raw mut comm => *mut Comm, 1 => c_int, id => crate::common::Id, 0 => c_int, config => *const c_void));
+        if code == 0 {
+            nccl.destroy(comm);
+        }
+        code
+    };
+    let old = OldConfig { size: 24, magic: 0xcafe_beef, version: 21400, blocking: 1 };
+    assert_eq!(size_of::<OldConfig>(), 24);
+    assert_eq!(init((&raw const old).cast()), 0);
+    let mut new = Config::new(1);
+    new.rest[2] = 4;
+    assert_eq!(init((&raw const new).cast()), 0);
+    new.rest[2] = 0;
+    assert_eq!(init((&raw const new).cast()), 4);
+    assert!(nccl.last_error(std::ptr::null_mut()).contains("maxCTAs is 0"));
+    // The place of maxCTAs is padding of an older one.
+    new.version = 21400;
+    assert_eq!(init((&raw const new).cast()), 0);
+    new.magic = 1;
+    assert_eq!(init((&raw const new).cast()), 4);
 }
 
 fn split(rank: &Rank<'_>, color: c_int, key: c_int) -> Comm {

@@ -6,10 +6,10 @@ use anabranch_testkit::{Ranks, role, test_path};
 
 use crate::common::{LIMIT, Nccl, alone, nccl, path};
 
-/// `nm -D --defined-only` of NCCL 2.32.3 (wheel nvidia-nccl-cu13), without the prefixes `nccl` and `pnccl`; with RCCL's `AllToAll`, and
-/// a name that only the header has. torch 2.9 to 2.15, nccl-tests and rccl-tests bind no others of NCCL.
+/// `nm -D --defined-only` of NCCL 2.32.3 (wheel nvidia-nccl-cu13), without the prefixes `nccl` and `pnccl`; with RCCL's `AllToAll` and
+/// `AllToAllv`, and a name that only the header has. torch 2.9 to 2.15, nccl-tests and rccl-tests bind no others.
 const NAMES: &str = "\
-    AllGather AllGatherConfig AllReduce AllReduceConfig AllToAll AlltoAll AlltoAllConfig Bcast Broadcast \
+    AllGather AllGatherConfig AllReduce AllReduceConfig AllToAll AllToAllv AlltoAll AlltoAllConfig Bcast Broadcast \
     BroadcastConfig CftBarrierCreateRequirement CommAbort CommCount CommCuDevice CommDeregister CommDestroy \
     CommFinalize CommGetAsyncError CommGetUniqueId CommGrow CommInitAll CommInitRank CommInitRankConfig \
     CommInitRankScalable CommMemStats CommQueryProperties CommRegister CommResume CommRevoke CommShrink \

@@ -47,3 +47,10 @@ fn a_function_that_is_not_there_is_handed_to_the_library_that_the_user_names() {
     );
     assert_eq!(nccl!(nccl, ncclCommResume(std::ptr::null_mut() => *mut std::ffi::c_void)), 5);
 }
+
+#[test]
+fn a_fallback_that_is_this_library_is_refused() {
+    alone!("a_fallback_that_is_this_library_is_refused");
+    let nccl = Nccl::open(&[("ANABRANCH_NCCL_FALLBACK", path().to_str().unwrap())]);
+    assert_eq!(nccl!(nccl, ncclSetEncryption(std::ptr::null() => *const std::ffi::c_void)), 5);
+}

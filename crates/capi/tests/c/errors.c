@@ -87,7 +87,16 @@ static void calls(anabranch_world *world) {
     anabranch_work *work = NULL;
     const uint32_t ranks[] = {0, 5};
 
+    // An error leaves no pointer to an older handle, which the program may have destroyed.
+    comm = (anabranch_comm *)&number;
     FAILS(anabranch_comm_create(NULL, NULL, NULL, &comm), ANABRANCH_ERROR_USAGE, "world is NULL");
+    EQUAL(comm == NULL, 1);
+    work = (anabranch_work *)&number;
+    FAILS(anabranch_barrier(NULL, NULL, &work), ANABRANCH_ERROR_USAGE, "comm is NULL");
+    EQUAL(work == NULL, 1);
+    FAILS(anabranch_read(world, &number, &number, SIZE_MAX), ANABRANCH_ERROR_USAGE, "more than memory can hold");
+    FAILS(anabranch_write(world, &number, &number, SIZE_MAX), ANABRANCH_ERROR_USAGE, "more than memory can hold");
+    FAILS(anabranch_read(world, NULL, &number, 1), ANABRANCH_ERROR_USAGE, "host is NULL");
     FAILS(anabranch_group_create(world, ranks, 2, &group), ANABRANCH_ERROR_USAGE, "rank 5");
     FAILS(anabranch_group_create(world, NULL, 2, &group), ANABRANCH_ERROR_USAGE, "rank 0: ranks is NULL; 2 elements are needed");
     FAILS(anabranch_group_split(world, NULL, INT64_MAX, 0, &group), ANABRANCH_ERROR_USAGE, "color is 9223372036854775807");
@@ -96,7 +105,9 @@ static void calls(anabranch_world *world) {
     FAILS(anabranch_heap_allocate(world, NULL, 1ULL << 40, 0, "huge", &memory), ANABRANCH_ERROR_CONFIG, "huge");
 
     OK(anabranch_comm_create(world, NULL, NULL, &comm));
+    work = (anabranch_work *)&number;
     FAILS(anabranch_all_reduce(comm, NULL, &number, 1, ANABRANCH_F32, ANABRANCH_SUM, NULL, &work), ANABRANCH_ERROR_USAGE, "output is NULL; it has 1 elements of f32");
+    EQUAL(work == NULL, 1);
     FAILS(anabranch_all_reduce(comm, &number, &number, 1, 99, ANABRANCH_SUM, NULL, &work), ANABRANCH_ERROR_USAGE, "data_type is 99; the codes are 1");
     FAILS(anabranch_all_reduce(comm, &number, &number, 1, ANABRANCH_F32, 77, NULL, &work), ANABRANCH_ERROR_USAGE, "op: 77");
     FAILS(anabranch_all_reduce(comm, &number, &number, 1, ANABRANCH_F32, 256, NULL, &work), ANABRANCH_ERROR_USAGE, "op is 256, which no anabranch_premul_sum");

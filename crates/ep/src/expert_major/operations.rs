@@ -14,7 +14,7 @@ impl ExpertMajor {
     /// move the rows of the plan ([`Self::is_one_kernel`]), after the counts of a compact dispatch; else each has its own. Collective, as
     /// the dispatch; other members may dispatch and expand in two steps. `ep` is the plan that the layout was made for.
     ///
-    /// One kernel is the faster way for few tokens; `docs/performance.md` has both ways on H200, which differ by at most 3 % from 512 on.
+    /// One kernel is the faster way for few tokens; `docs/performance.md` has both ways on H200, which differ by at most 4 % from 512 on.
     ///
     /// After a fault the counts of experts are zero, or some of their rows are those of an earlier dispatch.
     ///
