@@ -101,6 +101,8 @@ typedef struct anabranch_config_options {
   size_t set_count;
   // 1: without the variables of the process.
   uint32_t ignore_environment;
+  // 0.
+  uint32_t reserved;
 } anabranch_config_options;
 
 // Addresses and secret of a rendezvous. Rank 0 makes it, and the program brings it to the other ranks (by MPI, a file, a socket). Whoever
@@ -152,6 +154,8 @@ typedef struct anabranch_comm_options {
   // of the same allocation. The group of the allocation contains that of the communicator. 0: every address is local memory, which
   // calls copy through memory of the communicator.
   uint32_t symmetric;
+  // 0.
+  uint32_t reserved;
 } anabranch_comm_options;
 
 // An operator of reductions: one of the constants, or what `anabranch_premul_sum` made.
@@ -172,6 +176,8 @@ typedef struct anabranch_gathered {
   uint64_t count;
   // Their type.
   anabranch_data_type data_type;
+  // 0.
+  uint32_t reserved;
 } anabranch_gathered;
 
 // A message of `anabranch_batch`.
@@ -188,6 +194,8 @@ typedef struct anabranch_message {
   uint32_t peer;
   // 0: a send; 1: a receive.
   uint32_t is_receive;
+  // 0.
+  uint32_t reserved;
 } anabranch_message;
 
 // What a plan of dispatch and combine is made for; equal on all ranks. Zero in a field below `max_tokens` is its default.

@@ -141,12 +141,18 @@ pub struct anabranch_gathered {
     pub count: u64,
     /// Their type.
     pub data_type: anabranch_data_type,
+    /// 0.
+    pub reserved: u32,
 }
 
 // SAFETY: pointers and numbers, the size first.
 unsafe impl Versioned for anabranch_gathered {
     const NAME: &'static str = "anabranch_gathered";
     const LEAST: usize = size_of::<Self>();
+
+    fn reserved(&self) -> u32 {
+        self.reserved
+    }
 }
 
 /// `anabranch_all_gather` of several tensors in one launch.

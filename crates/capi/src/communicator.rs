@@ -70,12 +70,18 @@ pub struct anabranch_comm_options {
     /// of the same allocation. The group of the allocation contains that of the communicator. 0: every address is local memory, which
     /// calls copy through memory of the communicator.
     pub symmetric: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 // SAFETY: numbers, the size first.
 unsafe impl Versioned for anabranch_comm_options {
     const NAME: &'static str = "anabranch_comm_options";
     const LEAST: usize = size_of::<usize>();
+
+    fn reserved(&self) -> u32 {
+        self.reserved
+    }
 }
 
 /// A tensor of a call, with what keeps its memory.

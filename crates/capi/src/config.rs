@@ -36,12 +36,18 @@ pub struct anabranch_config_options {
     pub set_count: usize,
     /// 1: without the variables of the process.
     pub ignore_environment: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 // SAFETY: pointers and numbers, the size first.
 unsafe impl Versioned for anabranch_config_options {
     const NAME: &'static str = "anabranch_config_options";
     const LEAST: usize = size_of::<usize>();
+
+    fn reserved(&self) -> u32 {
+        self.reserved
+    }
 }
 
 fn load(options: &anabranch_config_options) -> Result<LoadedConfig> {

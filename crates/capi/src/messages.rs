@@ -68,12 +68,18 @@ pub struct anabranch_message {
     pub peer: u32,
     /// 0: a send; 1: a receive.
     pub is_receive: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 // SAFETY: pointers and numbers, the size first.
 unsafe impl Versioned for anabranch_message {
     const NAME: &'static str = "anabranch_message";
     const LEAST: usize = std::mem::offset_of!(Self, is_receive) + 4;
+
+    fn reserved(&self) -> u32 {
+        self.reserved
+    }
 }
 
 /// Sends and receives that make progress together in one launch, as between `ncclGroupStart` and `ncclGroupEnd`. Messages of one pair and

@@ -13,6 +13,11 @@ pub(crate) unsafe trait Versioned: Copy {
     const NAME: &'static str;
     /// The bytes that every caller has.
     const LEAST: usize;
+
+    /// The field in place of padding at the end, which must be 0: a later version may use it.
+    fn reserved(&self) -> u32 {
+        0
+    }
 }
 
 const WORD: usize = size_of::<usize>();
@@ -52,7 +57,11 @@ pub(crate) fn read<T: Versioned>(given: *const T) -> Result<T> {
         }
     }
     // SAFETY: zeros and the caller's bytes are a value of every `Versioned`.
-    Ok(unsafe { value.assume_init() })
+    let value = unsafe { value.assume_init() };
+    match value.reserved() {
+        0 => Ok(value),
+        other => Err(Failure::usage(format!("{}.reserved is {other}; it must be 0", T::NAME))),
+    }
 }
 
 /// Reads an optional struct; NULL is all zeros.

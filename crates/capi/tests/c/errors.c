@@ -42,6 +42,9 @@ static void configurations(void) {
     options.size = 4;
     FAILS(anabranch_config_load(&options, &config), ANABRANCH_ERROR_USAGE, "size is 4; at least 8 bytes");
     options.size = sizeof options;
+    options.reserved = 1;
+    FAILS(anabranch_config_load(&options, &config), ANABRANCH_ERROR_USAGE, "anabranch_config_options.reserved is 1");
+    options.reserved = 0;
 
     set[0] = "heap.bites=1";
     FAILS(anabranch_config_load(&options, &config), ANABRANCH_ERROR_CONFIG, "heap.bites");
