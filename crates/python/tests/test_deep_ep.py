@@ -142,6 +142,8 @@ def test_importing_install_replaces_what_is_not_imported(other):
 def test_classes_are_the_same_under_both_names():
     both = "import anabranch.compat.deep_ep.install, anabranch.compat.deep_ep as ours, deep_ep.utils, deep_ep.buffer; "
     assert python(both + "print(deep_ep.utils.EventOverlap is ours.EventOverlap, deep_ep.buffer.Buffer is ours.Buffer)") == "True True"
+    newer = "from deep_ep.buffers.legacy import Buffer; from deep_ep.buffers.elastic import ElasticBuffer; from deep_ep.utils.event import EventOverlap; "
+    assert python(both + newer + "print(Buffer is ours.Buffer, ElasticBuffer is ours.ElasticBuffer, EventOverlap is ours.EventOverlap)") == "True True True"
 
 
 def test_doctor_says_which_deep_ep_is_in_force(other):

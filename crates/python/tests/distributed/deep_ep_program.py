@@ -395,6 +395,19 @@ def wrong_calls_are_refused(rank, size):
     if size > 1:
         with pytest.raises(anabranch.UsageError, match=f"num_experts is {EXPERTS + 1}"):
             buffer().get_dispatch_layout(given.ids, EXPERTS + 1)
+    # Refused before the weights travel: the other ranks are not one call ahead.
+    recv, _, handle, _, _ = low_latency(given, use_fp8=False)
+    if rank == 0:
+        for x, weights, options, match in (
+            (recv.float(), given.weights, {}, "x is .* of torch.float32"),
+            (recv[:, 1:], given.weights, {}, "x is "),
+            (recv, given.weights.double(), {}, "topk_weights is .* of torch.float64"),
+            (recv, given.weights, {"out": torch.zeros(5, HIDDEN, dtype=torch.bfloat16)}, "out is \\(5, "),
+            (recv, given.weights, {"out": torch.zeros(4, 2 * HIDDEN, dtype=torch.bfloat16)[:, ::2]}, "out has strides"),
+        ):
+            with pytest.raises(anabranch.UsageError, match=match):
+                buffer().low_latency_combine(x, given.ids, weights, handle, **options)
+    same(buffer().low_latency_combine(recv, given.ids, given.weights, handle)[0], weighted(given))
     x, _, _, _, handle, _ = dispatch(given)
     with pytest.raises(anabranch.UsageError, match=f"x has {len(x) + 1} rows; the handle's dispatch brought {len(x)}"):
         buffer().combine(torch.zeros(len(x) + 1, HIDDEN, dtype=torch.bfloat16), handle)

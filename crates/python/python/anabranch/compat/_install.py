@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 # What can be installed, with the modules that engines import.
 MODULES = {"deep_ep": ("", ".buffer", ".utils"), "mori": ("", ".ops", ".shmem")}
+# Names of DeepEP 2.1 for parts of ours.
+ALIASES = {"deep_ep": {".buffers": "", ".buffers.legacy": ".buffer", ".buffers.elastic": ".elastic", ".utils.event": ".utils"}, "mori": {}}
 
 
 def _ours(name: str) -> str:
@@ -48,6 +50,8 @@ def install(name: str, *, replace: bool) -> bool:
         raise RuntimeError(f"{name} is imported already, from {other}; install anabranch's before")
     for part in MODULES[name]:
         sys.modules[name + part] = importlib.import_module(_ours(name) + part)
+    for alias, part in ALIASES[name].items():
+        sys.modules[name + alias] = importlib.import_module(_ours(name) + part)
     return True
 
 

@@ -47,6 +47,12 @@ def quantized(x: Tensor) -> tuple[Tensor, Tensor]:
     return (blocks / scales[..., None]).to(FP8).flatten(-2), scales
 
 
+def require(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Refuses a tensor of another shape or type."""
+    if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+        raise anabranch.UsageError(f"{name} is {tuple(tensor.shape)} of {tensor.dtype}; {shape} of {dtype} is needed")
+
+
 class Handle:
     """A dispatch of low-latency mode, for one combine."""
 
@@ -73,6 +79,7 @@ class Plan:
 
     def __init__(self, joined: Joined, shape: Shape, mask_after: float | None) -> None:
         self._joined, self.shape = joined, shape
+        self._is_masked = mask_after is not None
         if shape.is_fp8 and not shape.is_rounded:
             rows: dict[str, Any] = {"dispatch_cast": "fp8_block", "cast_from": torch.bfloat16}
         elif shape.is_fp8:
@@ -188,6 +195,14 @@ class Plan:
             raise anabranch.UsageError(f"this dispatch cannot be combined: {state}")
         if weights.shape != handle.ids.shape:
             raise anabranch.UsageError(f"topk_weights has shape {tuple(weights.shape)}; the dispatch had ids of shape {tuple(handle.ids.shape)}")
+        # All before the weights travel, which is a call of all ranks.
+        places = (len(handle.layout.experts), handle.layout.capacity, self.shape.hidden)
+        require("x", x, places, torch.bfloat16)
+        require("topk_weights", weights, tuple(handle.ids.shape), torch.float32)
+        if out is not None:
+            require("out", out, (tokens, self.shape.hidden), torch.bfloat16)
+            if not out.is_contiguous():
+                raise anabranch.UsageError(f"out has strides {out.stride()}; it must be contiguous")
         if out is None:
             out = torch.empty(tokens, self.shape.hidden, dtype=torch.bfloat16, device=x.device)
         handle.use_current_stream()
@@ -197,7 +212,12 @@ class Plan:
         brought = self._weights.dispatch(empty, handle.ids, weights.detach().contiguous())
         self._joined.settle()
         # Contract reads the weights of a row where its dispatch had put them.
-        self._window(operation, "weights").copy_(self._window(brought, "weights"))
+        weights_of_rows = self._window(brought, "weights")
+        if self._is_masked:
+            # Of a rank that is masked in this plan alone the weights are those of an earlier dispatch: its rows count 0.
+            masked = torch.from_dlpack(self._weights.mask).bool().repeat_interleave(self._weights.row_stride)[:, None]
+            weights_of_rows = weights_of_rows.masked_fill(masked, 0)
+        self._window(operation, "weights").copy_(weights_of_rows)
         brought.release()
         handle.layout.contract(operation, x.detach().contiguous())
         self._pending.remove(handle)
@@ -206,7 +226,8 @@ class Plan:
             self.native.combine(operation, out=out)
             self._joined.settle()
             return out, None
-        sent, on_stream = self.native.combine_send(operation), handle.on_stream
+        # On the stream of this call, as contract: without rows of the caller's the other stream is that of the dispatch.
+        sent, on_stream = self.native.combine_send(operation, stream=handle.stream), handle.on_stream
 
         def receive() -> None:
             with on_stream():

@@ -136,7 +136,7 @@ class Buffer(User):
         """
         each = self._experts_of_a_rank(num_experts)
         wait_for(previous_event)
-        is_expert = topk_idx >= 0
+        is_expert = (topk_idx >= 0) & (topk_idx < num_experts)
         # Entries without an expert count behind the last one.
         ranks = torch.where(is_expert, topk_idx // each, self.group_size).long()
         experts = torch.where(is_expert, topk_idx, num_experts).long().flatten()
