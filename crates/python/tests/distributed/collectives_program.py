@@ -1,5 +1,8 @@
 """Every collective beside its definition, and beside gloo where gloo has it."""
 
+import gc
+import weakref
+
 import common
 import torch
 import torch.distributed as dist
@@ -46,6 +49,31 @@ def averages_and_scaled_sums(rank, size, gloo):
         x = values(rank, 40)
         dist.all_reduce(x, op)
         same(x, expected)
+
+
+@check
+def callbacks_of_futures_make_calls(rank, size, gloo):
+    def second(future):
+        return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()
+
+    x = torch.ones(4)
+    done = dist.all_reduce(x, async_op=True).get_future().then(second)
+    done.wait()
+    same(x, torch.full((4,), float(size * size)))
+
+
+@check
+def tensors_of_a_call_are_not_kept(rank, size, gloo):
+    x = torch.ones(4)
+    kept = weakref.ref(x)
+    dist.all_reduce(x)
+    del x
+    gc.collect()
+    assert kept() is None
+    # The source of a broadcast is not written.
+    x = torch.ones(1).expand(4) if rank == 0 else torch.zeros(4)
+    dist.broadcast(x, 0)
+    same(x.contiguous(), torch.ones(4))
 
 
 @check
@@ -294,6 +322,13 @@ def refusals(rank, size, gloo):
             raise AssertionError(f"nothing refused; expected {text}")
 
     refused((ValueError, RuntimeError), "avg", lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.AVG))
+    # The bytes of tensors of different types would be moved as they are.
+    ints, floats = torch.ones(2 * size, dtype=torch.int32), torch.zeros(2 * size)
+    refused((TypeError, RuntimeError), "must be the same", lambda: dist.all_gather_into_tensor(floats, ints[:2]))
+    refused((TypeError, RuntimeError), "must be the same", lambda: dist.reduce_scatter_tensor(floats[:2].bfloat16(), floats))
+    refused((TypeError, RuntimeError, ValueError), "", lambda: dist.all_gather(list(floats.split(2)), ints[:2]))
+    refused((ValueError, RuntimeError), f"{2 * size + 1}, no multiple", lambda: dist.all_to_all_single(torch.zeros(2 * size + 1), torch.ones(2 * size + 1)))
+    refused((ValueError, RuntimeError), "one place", lambda: dist.all_reduce(torch.ones(1).expand(4)))
     refused((ValueError, RuntimeError), "tag 7", lambda: dist.send(torch.ones(3), (rank + 1) % size, tag=7))
     refused((NotImplementedError, RuntimeError), "any rank", lambda: dist.recv(torch.ones(3)))
     refused((NotImplementedError, RuntimeError), "parse", lambda: dist.broadcast(torch.eye(3).to_sparse(), 0))

@@ -49,6 +49,16 @@ def the_heap_gets_memory_back(rank, size, gloo):
         big = anabranch.torch.empty(8 << 20, dtype=torch.uint8)
         del big
     assert len(backend._shared.heap._entries) < 8
+    small = anabranch.torch.empty(10)
+    del small
+    with pytest.raises(anabranch.ConfigError, match="heap"):
+        anabranch.torch.empty(1 << 30)
+    # Tensors at all addresses are found, or found not to be in the heap.
+    for count in (4, 1 << 12, 1 << 22):
+        x = torch.ones(count)
+        dist.all_reduce(x)
+        same(x, torch.full((count,), float(size)))
+    assert anabranch.torch.empty(0, 4).shape == (0, 4)
 
 
 @check

@@ -38,7 +38,7 @@ def test_killed_rank_is_named(start, finish):
 
 
 def test_worlds_end_and_begin_again(start, finish, port):
-    passed(finish(start("worlds_program.py", 2, *(port() for _ in range(4)))))
+    passed(finish(start("worlds_program.py", 2, *(port() for _ in range(6)))))
 
 
 EXAMPLES = pathlib.Path(__file__).parents[4] / "examples/python"

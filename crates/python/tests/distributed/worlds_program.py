@@ -43,6 +43,16 @@ if rank == 0:
 refused(dist.barrier, "abort()")
 dist.destroy_process_group()
 
+# torch forgets the groups that it aborts.
+join()
+dist.barrier()
+dist.distributed_c10d._abort_process_group()
+join()
+x = torch.ones(3)
+dist.all_reduce(x)
+assert x.tolist() == [2, 2, 2]
+dist.destroy_process_group()
+
 join(timeout=timedelta(seconds=1))
 dist.barrier()
 if rank == 1:

@@ -91,6 +91,12 @@ def _only(lists: list, what: str):
     return lists[0]
 
 
+def _same_type(*tensors: torch.Tensor) -> None:
+    """Refuses tensors of different types, whose bytes would be moved as they are."""
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        raise TypeError(f"tensors of one call have the types {[str(tensor.dtype) for tensor in tensors]}; they must be the same")
+
+
 def _list(tensors) -> list[torch.Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
@@ -160,6 +166,7 @@ class Collectives(Messages):
         """Gives the world up: calls of all of its groups raise, here and on the other ranks."""
         if self._communicator is not None:
             self._shared.world.poison("abort() of a process group")
+            self._shared.is_aborted |= self._is_first
 
     def _begin_call(self) -> Buffers:
         """What a call begins with: messages before it are launched."""
@@ -198,6 +205,8 @@ class Collectives(Messages):
 
     def _call(self, call: int, output: Operand, source: Operand, op: Operator = "sum", root: int = 0) -> Launch:
         """A call by its number."""
+        if output[1] != source[1]:
+            raise TypeError(f"the output is of {output[1]} and the input of {source[1]}; they must be the same")
         communicator = self._communicator
         if isinstance(op, str):
             return functools.partial(_native.raw_call, communicator, call, output[0], source[0], (_type(source[1]), _NUMBERS[op], root))
@@ -212,13 +221,12 @@ class Collectives(Messages):
         """Runs the parts of a call: at once and to their end, or asynchronously if the options say so."""
         is_async = getattr(options, "asyncOp", True)
         if self._shared.is_gpu:
-            self._last = self._run_on_stream(calls, buffers, result, is_async, is_barrier)
-            return self._last
+            return self._noted(self._run_on_stream(calls, buffers, result, is_async, is_barrier))
         native = None
         with reported():
             for call in calls:
                 native = call(None, True)
-        work = self._last = HostWork(native, buffers, result)
+        work = self._noted(HostWork(native, buffers, result))
         if is_async:
             self._completer.put(work)
         else:
@@ -241,7 +249,7 @@ class Collectives(Messages):
         if buffers.has_copies:
             with torch.cuda.stream(self._side if is_async else None):
                 buffers.copy_back()
-        work = StreamWork(shared, stream, self._side if is_async else None, native, buffers, result, is_barrier)
+        work = StreamWork(shared, (current, stream), self._side if is_async else None, native, buffers, result, is_barrier)
         if is_async:
             # A work that nobody waits for must not free its memory before its end.
             _native.raw_hold(shared.world, stream, buffers)
@@ -265,15 +273,19 @@ class Collectives(Messages):
     @_collective
     def broadcast(self, tensors, opts) -> Work:
         buffers, tensors = self._begin_call(), _list(tensors)
-        operands = [self._bytes(buffers.output(tensor, is_input=True)) for tensor in tensors]
+        # Not written at the root.
+        memory = buffers.input if self._communicator.rank == opts.rootRank else functools.partial(buffers.output, is_input=True)
+        operands = [self._bytes(memory(tensor)) for tensor in tensors]
         return self._run([self._call(_BROADCAST, of, of, root=opts.rootRank) for of in operands], buffers, tensors, opts)
 
     @_collective
     def allgather(self, output_tensors, input_tensors, opts=None) -> Work:
         outputs = _only(output_tensors, "the list of output lists")
         self._check_count(outputs, "output tensors")
+        source = _only(input_tensors, "the list of inputs")
+        _same_type(source, *outputs)
         buffers, counts = self._begin_call(), [output.nbytes for output in outputs]
-        own = self._bytes(buffers.input(_only(input_tensors, "the list of inputs")))
+        own = self._bytes(buffers.input(source))
         everything, call = self._bytes(buffers.split(outputs)), self._call
         if len(set(counts)) == 1:
             return self._run([call(_ALL_GATHER, everything, own)], buffers, outputs, opts)
@@ -282,7 +294,9 @@ class Collectives(Messages):
 
     @_collective
     def allgather_into_tensor_coalesced(self, output_tensors, input_tensors, opts=None) -> Work:
-        buffers, pairs = self._begin_call(), zip(output_tensors, input_tensors, strict=True)
+        buffers, pairs = self._begin_call(), list(zip(output_tensors, input_tensors, strict=True))
+        for pair in pairs:
+            _same_type(*pair)
         operands = [(self._bytes(buffers.output(output)), self._bytes(buffers.input(own))) for output, own in pairs]
         return self._run([self._call(_ALL_GATHER, *pair) for pair in operands], buffers, list(output_tensors), opts)
 
@@ -294,7 +308,9 @@ class Collectives(Messages):
     def allgather_coalesced(self, output_lists, input_list, opts=None) -> Work:
         buffers = self._begin_call()
         # One list a rank, in torch's order; one list an input here.
-        lists = zip(zip(*output_lists, strict=True), input_list, strict=True)
+        lists = list(zip(zip(*output_lists, strict=True), input_list, strict=True))
+        for outputs, own in lists:
+            _same_type(own, *outputs)
         operands = [(self._bytes(buffers.split(list(outputs))), self._bytes(buffers.input(own))) for outputs, own in lists]
         result = [tensor for outputs in output_lists for tensor in outputs]
         return self._run([self._call(_ALL_GATHER, *pair) for pair in operands], buffers, result, opts)
@@ -305,8 +321,10 @@ class Collectives(Messages):
         outputs = _only(output_tensors, "the list of output lists") if is_root else []
         if is_root:
             self._check_count(outputs, "output tensors")
+        source = _only(input_tensors, "the list of inputs")
+        _same_type(source, *outputs)
         buffers = self._begin_call()
-        own = _tensor(self._bytes(buffers.input(_only(input_tensors, "the list of inputs"))))
+        own = _tensor(self._bytes(buffers.input(source)))
         everything = _tensor(self._bytes(buffers.split(outputs))) if is_root else None
         call = functools.partial(self._communicator.gather, own, everything, opts.rootRank)
         return self._run([lambda stream, _: call(stream=stream)], buffers, outputs, opts)
@@ -317,8 +335,10 @@ class Collectives(Messages):
         inputs = _only(input_tensors, "the list of input lists") if is_root else []
         if is_root:
             self._check_count(inputs, "input tensors")
+        output = _only(output_tensors, "the list of outputs")
+        _same_type(output, *inputs)
         buffers = self._begin_call()
-        own = _tensor(self._bytes(buffers.output(_only(output_tensors, "the list of outputs"))))
+        own = _tensor(self._bytes(buffers.output(output)))
         everything = _tensor(self._bytes(buffers.join(inputs))) if is_root else None
         call = functools.partial(self._communicator.scatter, own, everything, opts.rootRank)
         return self._run([lambda stream, _: call(stream=stream)], buffers, list(output_tensors), opts)
@@ -327,9 +347,11 @@ class Collectives(Messages):
     def reduce_scatter(self, output_tensors, input_tensors, opts=None) -> Work:
         inputs = _only(input_tensors, "the list of input lists")
         self._check_count(inputs, "input tensors")
+        target = _only(output_tensors, "the list of outputs")
+        _same_type(target, *inputs)
         buffers = self._begin_call()
         op = _operator(opts, buffers)
-        output = self._operands(buffers.output(_only(output_tensors, "the list of outputs")), op)
+        output = self._operands(buffers.output(target), op)
         everything = self._operands(buffers.join(inputs), op)
         counts = [tensor.numel() * (2 if tensor.is_complex() else 1) for tensor in inputs]
         if len(set(counts)) == 1:
@@ -350,11 +372,12 @@ class Collectives(Messages):
 
     @_collective
     def alltoall_base(self, output, input, output_split_sizes, input_split_sizes, opts=None) -> Work:
+        _same_type(output, input)
+        sizes = self._split(output, output_split_sizes), self._split(input, input_split_sizes)
         buffers = self._begin_call()
         source, target = self._bytes(buffers.input(input)), self._bytes(buffers.output(output))
         if not output_split_sizes and not input_split_sizes:
             return self._run([self._call(_ALL_TO_ALL, target, source)], buffers, [output], opts)
-        sizes = self._split(output, output_split_sizes), self._split(input, input_split_sizes)
         exchange = functools.partial(self._communicator.all_to_all_single, _tensor(target), _tensor(source), *sizes)
         return self._run([lambda stream, _: exchange(stream=stream)], buffers, [output], opts)
 
@@ -373,6 +396,7 @@ class Collectives(Messages):
     def alltoall(self, output_tensors, input_tensors, opts=None) -> Work:
         self._check_count(output_tensors, "output tensors")
         self._check_count(input_tensors, "input tensors")
+        _same_type(*output_tensors, *input_tensors)
         buffers = self._begin_call()
         source, target = self._bytes(buffers.join(list(input_tensors))), self._bytes(buffers.split(list(output_tensors)))
         sizes = [[tensor.nbytes for tensor in tensors] for tensors in (output_tensors, input_tensors)]

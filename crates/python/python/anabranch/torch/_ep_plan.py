@@ -88,6 +88,9 @@ class Plan:
 
     def _start(self, key: tuple[int, bool], call: Any) -> Any:
         """Starts an operation. The oldest that autograd never combined gives its slot back, on all ranks alike."""
+        if key in self._pending:
+            # An earlier backward pass of the same dispatch, which autograd did not follow to its combine.
+            self._pending.pop(key).release()
         while len(self._pending) >= self._slots:
             self._pending.pop(next(iter(self._pending))).release()
         operation = self._pending[key] = call()

@@ -22,13 +22,18 @@ class Heap:
         self._starts: list[int] = []
         self._pools: dict[tuple[tuple[int, ...], int, int], deque[anabranch.Memory]] = {}
 
-    def _allocate(self, size: int, ranks: tuple[int, ...], is_pooled: bool) -> anabranch.Memory:
+    def purge(self) -> None:
+        """Gives back the memory of tensors that the program has dropped."""
         dropped = [start for start, (memory, _, of_pool) in self._entries.items() if not of_pool and not memory.is_exported]
         if dropped and self._device.type == "cuda":
             # Kernels of torch may still use what the program has dropped.
             torch.cuda.synchronize(self._device)
         for start in dropped:
             del self._entries[start]
+        self._starts = sorted(self._entries)
+
+    def _allocate(self, size: int, ranks: tuple[int, ...], is_pooled: bool) -> anabranch.Memory:
+        self.purge()
         memory = self._world.empty(size, "uint8", ranks=[self._numbers[rank] for rank in ranks], tag="torch")
         self._entries[memory.data_ptr] = (memory, frozenset(ranks), is_pooled)
         self._starts = sorted(self._entries)
@@ -42,6 +47,8 @@ class Heap:
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype, ranks: tuple[int, ...]) -> torch.Tensor:
         """A tensor at the same offset of the heap on all of these ranks, which all call this."""
+        if math.prod(shape) == 0:
+            return torch.empty(shape, dtype=dtype, device=self._device)
         memory = self._allocate(math.prod(shape) * dtype.itemsize, ranks, False)
         return torch.from_dlpack(memory).view(dtype).view(shape)
 

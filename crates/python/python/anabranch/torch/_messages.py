@@ -27,6 +27,13 @@ class Messages:
     _batch_of: list | None = None
     # Whether torch gives a batch message by message, or between `start_coalescing` and `end_coalescing`.
     _is_called_by_message = False
+    # Between `start_coalescing` and `end_coalescing`, whose work is that of the last call.
+    _is_coalescing = False
+
+    def _noted(self, work):
+        if self._is_coalescing:
+            self._last = work
+        return work
 
     def recv_anysource(self, tensors, tag=0) -> Work:
         raise NotImplementedError("recv from any rank is not supported by the backend anabranch; give src")
@@ -81,16 +88,17 @@ class Messages:
     def start_coalescing(self, _device=None) -> None:
         """Begins a batch of messages. Collectives run in order."""
         self._flush()
-        self._last = None
+        self._last, self._is_coalescing = None, True
         self._begin()
 
     def end_coalescing(self, _device=None) -> Work:
         """Launches the batch, and returns a work that is done when all calls since its start are done."""
         self._flush()
-        if self._last is None:
-            self._last = HostWork(None, Buffers(self._shared.device), [])
-            self._last.complete()
-        return self._last
+        last, self._last, self._is_coalescing = self._last, None, False
+        if last is None:
+            last = HostWork(None, Buffers(self._shared.device), [])
+            last.complete()
+        return last
 
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
     startCoalescing, endCoalescing = start_coalescing, end_coalescing

@@ -46,6 +46,8 @@ class Buffers:
         self._kept.append(tensor)
         if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
             return tensor
+        if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape)):
+            raise ValueError(f"several elements of the output are one place: its shape is {tuple(tensor.shape)}, its strides {tensor.stride()}")
         tensor = tensor.detach()
         contiguous = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         if is_input:
@@ -170,10 +172,11 @@ class StreamWork(Work):
     A work that ran on the current stream of its call, ``side`` being ``None``, has no event: the order of the stream is enough.
     """
 
-    def __init__(self, shared: Shared, stream: int, side, native, buffers: Buffers, result: list[torch.Tensor], is_barrier: bool) -> None:
+    def __init__(self, shared: Shared, streams: tuple[int, int], side, native, buffers: Buffers, result: list[torch.Tensor], is_barrier: bool) -> None:
         super().__init__()
         self._shared = shared
-        self._stream = stream
+        # The current stream of the call, and that of the work.
+        self._caller, self._stream = streams
         self._side = side
         self._native = native
         # The event of the native work is before the copies.
@@ -200,8 +203,9 @@ class StreamWork(Work):
         current = shared.current_stream()
         with reported():
             self._order(current)
-            # The allocator may now give the memory to later work of the current stream.
-            self._buffers.release()
+            # The allocator may now give the memory to later work of the stream that it is of.
+            if self._side is None or current == self._caller:
+                self._buffers.release()
             if self._is_barrier:
                 shared.world.synchronize(current, timeout=timeout.total_seconds() or None)
             else:
@@ -293,6 +297,10 @@ class Completer:
         self._thread: threading.Thread | None = None
 
     def put(self, work: HostWork) -> None:
+        if self._thread is threading.current_thread():
+            # A callback of a future made the call, and may wait for it.
+            work.complete()
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()

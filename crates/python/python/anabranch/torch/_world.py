@@ -42,6 +42,8 @@ class Shared:
         self.timeout = timeout
         self.ranks = ranks
         self.groups: list = []
+        # Whether the first group was aborted: the next `init_process_group` joins another world.
+        self.is_aborted = False
         self.heap = Heap(world, ranks)
         self.is_gpu = world.runtime != "host"
         self.device = torch.device("cuda", world.device) if self.is_gpu else torch.device("cpu")
@@ -57,6 +59,7 @@ class Shared:
                 f"ranks {absent} are not in the world of the first group with the backend anabranch (ranks {list(self.ranks)}); make a "
                 "group of all ranks first"
             )
+        self.heap.purge()
         try:
             with reported():
                 return self.world.communicator([self.ranks.index(rank) for rank in ranks])
@@ -116,6 +119,8 @@ def empty(*size: int | tuple[int, ...], dtype: torch.dtype | None = None, group:
 def share(options, pg_options) -> tuple[Shared, bool]:
     """The world for a new group, and whether the group is the first, which joins it."""
     global _current
+    if _current is not None and _current.is_aborted and not torch.distributed.is_initialized():
+        _current.leave()
     if _current is not None:
         if pg_options:
             raise ValueError("pg_options are settings of the world; give them to the first group with the backend anabranch")
