@@ -34,19 +34,13 @@ struct UnevenEntries {
     ANABRANCH_DEVICE MoveEntry operator()(u32 peer) const { return args.entries[peer]; }
 };
 
-// The bytes of this rank for itself.
-template <class Entries>
-static ANABRANCH_DEVICE u64 own_bytes(const MoveArgs& args, const Entries& entries) {
-    MoveEntry own = entries(args.comm.team.rank);
-    return minimum(own.send_bytes, own.receive_bytes);
-}
-
-// Copies at most `most` of these bytes, from `first` on. Skips buffers in place.
+// Copies at most `most` of the bytes of this rank for itself, from `first` on. Skips buffers in place.
 template <class Entries>
 static ANABRANCH_DEVICE void copy_own(const Grid& grid, const MoveArgs& args, const Entries& entries, u64 first, u64 most) {
     MoveEntry own = entries(args.comm.team.rank);
     u64 from = args.input.own + own.send_offset, to = args.output.own + own.receive_offset;
-    if (from != to) copy_bytes(grid, to + first, from + first, cut(first, most, own_bytes(args, entries)));
+    u64 bytes = minimum(own.send_bytes, own.receive_bytes);
+    if (from != to) copy_bytes(grid, to + first, from + first, cut(first, most, bytes));
 }
 
 // Sends one unit to every peer. Payloads are loaded before the first is sent.
@@ -136,7 +130,8 @@ static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args,
         }
     }
     // This rank may have more bytes for itself than any rank for another.
-    u64 own = own_bytes(args, entries);
+    MoveEntry self = entries(comm.team.rank);
+    u64 own = minimum(self.send_bytes, self.receive_bytes);
     if (done < own && !channel.dead) {
         u64 share = round_up((own - done + grid.grid_blocks - 1) / grid.grid_blocks, 16);
         copy_own(grid, args, entries, done + grid.block * share, share);
