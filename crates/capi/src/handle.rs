@@ -134,7 +134,7 @@ pub(crate) fn slice_mut<'a>(given: *mut u8, count: usize, name: &str) -> Result<
         (_, 0) => Ok(&mut []),
         (true, _) => Err(Failure::usage(format!("{name} is NULL; {count} elements are needed"))),
         _ if count > isize::MAX as usize => Err(too_many(name, count)),
-        // SAFETY: the caller's: `count` bytes, which nobody else uses during the call.
+        // SAFETY: the caller passes `count` writable bytes, and nothing else uses them during the call.
         (false, _) => unsafe {
             given.write_bytes(0, count);
             Ok(std::slice::from_raw_parts_mut(given, count))

@@ -190,7 +190,7 @@ pub unsafe extern "C" fn anabranch_read(
     with(world, |world| {
         let host = slice_mut(host.cast::<u8>(), bytes, "host")?;
         let (address, runtime) = (DeviceAddress(device as u64), world.state.live()?.device());
-        // SAFETY: the caller's: `bytes` of device memory.
+        // SAFETY: the caller passes `bytes` bytes of device memory.
         Ok(unsafe { runtime.read_memory(address, host) }?)
     })
 }

@@ -203,7 +203,7 @@ class Plan:
             require("out", out, (tokens, self.shape.hidden), torch.bfloat16)
             if not out.is_contiguous():
                 raise anabranch.UsageError(f"out has strides {out.stride()}; it must be contiguous")
-        if out is None:
+        else:
             out = torch.empty(tokens, self.shape.hidden, dtype=torch.bfloat16, device=x.device)
         handle.use_current_stream()
         operation = handle.operation
