@@ -71,15 +71,8 @@ class _ProcessGroup(Collectives, c10d.ProcessGroup):
         """The group of these ranks of the group; ``None`` where this rank is not one of them. Collective over its ranks."""
         if self.rank() not in ranks:
             return None
-        options = SimpleNamespace(
-            store=PrefixStore(f"{group_name}/", self._store),
-            group_rank=ranks.index(self.rank()),
-            group_size=len(ranks),
-            timeout=timeout or self._timeout,
-            group_id=group_name,
-            global_ranks_in_group=[self._ranks[rank] for rank in ranks],
-        )
-        group = _ProcessGroup(options, opts)
+        store = PrefixStore(f"{group_name}/", self._store)
+        group = _ProcessGroup(_part(self, store, ranks, timeout or self._timeout, group_name), opts)
         group._set_group_desc(group_desc or f"{self._description}:split")
         return group
 
@@ -103,7 +96,7 @@ class _Backend(Collectives, c10d.Backend):
     """
 
     supports_coalescing = True
-    supports_splitting = False
+    supports_splitting = True
     supports_time_estimate = False
     supports_shrinking = False
     supports_reconfigure = False
@@ -122,8 +115,27 @@ class _Backend(Collectives, c10d.Backend):
     def options(self):
         return self._options
 
+    def split(self, store, ranks, opts) -> _Backend:
+        """The group of these ranks of the group. Collective over them."""
+        if self.rank() not in ranks:
+            # torch 2.15 crashes in `PyBackend::split` where a Python class returns `None`.
+            raise ValueError(f"rank {self.rank()} is in no part of split_group; with torch 2.14 and newer every rank of the group has to be in one")
+        return _Backend(_part(self, store, ranks, opts._timeout, opts.group_name), None)
+
     def getBackendName(self) -> str:
         return NAME
+
+
+def _part(group: Collectives, store, ranks, timeout, name) -> SimpleNamespace:
+    """What torch hands over for a new group: here the one of these ranks of `group`."""
+    return SimpleNamespace(
+        store=store,
+        group_rank=ranks.index(group.rank()),
+        group_size=len(ranks),
+        timeout=timeout,
+        group_id=name,
+        global_ranks_in_group=[group._ranks[rank] for rank in ranks],
+    )
 
 
 def create(options, pg_options):
