@@ -24,10 +24,8 @@ pub struct Plan {
 pub struct Limits {
     /// Channels of the communicator: the most blocks of a launch.
     pub channels: u32,
-    /// Threads per block of kernels that move packets.
-    pub packet_threads: u32,
-    /// Threads per block of kernels that move bytes in bulk.
-    pub bulk_threads: u32,
+    /// Threads per block of all kernels but barriers.
+    pub block_threads: u32,
     /// Threads of the one block of a barrier kernel: one wave, so that it fits beside other work.
     pub barrier_threads: u32,
 }

@@ -12,10 +12,10 @@ use anabranch::World;
 use crate::comm::lock;
 use crate::error::Failure;
 
-/// Blocks of every collective's kernel that surely fit on a multiprocessor at once: their launch bounds promise no more.
-const PER_MULTIPROCESSOR: u32 = 1;
-/// The fewest blocks of a communicator. On a device of 132 multiprocessors six communicators fit; beyond them the program must not have all
-/// in flight at once.
+/// Blocks of every collective's kernel that surely fit on a multiprocessor at once: launch bounds of 512 threads, and blocks of 256.
+const PER_MULTIPROCESSOR: u32 = 2;
+/// The fewest blocks of a communicator. On a device of 132 multiprocessors seven communicators fit; beyond them the program must not have
+/// all in flight at once.
 const LEAST: u32 = 4;
 /// More do not make a collective faster.
 const MOST: u32 = 128;
@@ -78,15 +78,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn six_communicators_fit_beside_each_other() {
+    fn seven_communicators_fit_beside_each_other() {
         let (mut taken, mut shares) = (0, Vec::new());
-        for _ in 0..7 {
-            let next = share(132, taken, None, None);
+        for _ in 0..8 {
+            let next = share(264, taken, None, None);
             taken += next;
             shares.push(next);
         }
-        assert_eq!(shares, [66, 33, 16, 8, 4, 4, 4]);
-        assert!(shares[..6].iter().sum::<u32>() <= 132);
+        assert_eq!(shares, [128, 68, 34, 17, 8, 4, 4, 4]);
+        assert!(shares[..7].iter().sum::<u32>() <= 264);
     }
 
     #[test]

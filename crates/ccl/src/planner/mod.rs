@@ -94,8 +94,9 @@ impl Plan {
     fn with(shape: &Shape, limits: &Limits, recipe: &'static Recipe, step: Option<&Step>) -> Self {
         let threads = match recipe.size {
             LaunchSize::Barrier => limits.barrier_threads,
-            LaunchSize::Packets | LaunchSize::SharedPackets => limits.packet_threads,
-            LaunchSize::Bulk | LaunchSize::FewBlocks => limits.bulk_threads,
+            LaunchSize::Packets | LaunchSize::SharedPackets | LaunchSize::Bulk | LaunchSize::FewBlocks => {
+                limits.block_threads
+            }
         };
         let block_bytes = step.map_or_else(|| limits.bytes_of(recipe.size), |step| step.block_bytes);
         let blocks = blocks_of(shape, limits, recipe.size, block_bytes);
@@ -121,7 +122,7 @@ impl Limits {
 
     fn bytes_of(&self, size: LaunchSize) -> u64 {
         match size {
-            LaunchSize::Packets | LaunchSize::SharedPackets => u64::from(self.packet_threads) * PAYLOAD,
+            LaunchSize::Packets | LaunchSize::SharedPackets => u64::from(self.block_threads) * PAYLOAD,
             LaunchSize::FewBlocks => ENGINE_GRAIN,
             LaunchSize::Bulk | LaunchSize::Barrier => BULK_GRAIN,
         }
@@ -179,8 +180,7 @@ mod tests {
     use super::*;
     use crate::types::LocationKind;
 
-    const LIMITS: Limits =
-        Limits { channels: 64, packet_threads: 256, bulk_threads: 512, barrier_threads: 32 };
+    const LIMITS: Limits = Limits { channels: 64, block_threads: 256, barrier_threads: 32 };
 
     fn expected(collective: Collective, members: u32, bytes: u64, location: LocationKind) -> Algorithm {
         let parts = match collective {

@@ -85,7 +85,7 @@ fn key(unit: &'static KernelUnit, data_type: DataType) -> (&'static str, Option<
 /// receives need the same order only on the two members of a pair, relative to each other and to the collectives: a send that waits for its
 /// receive (see [`Call::Send`]) must not have a collective between the two on one side only. One call is in flight at a time; calls on
 /// several streams run in the order in which they were made. For concurrent collectives construct several communicators, and limit the
-/// blocks of each with [`CclConfig::max_blocks`]: by default the first one reserves most of a large GPU.
+/// blocks of each with [`CclConfig::max_blocks`]: by default the first one reserves about half of a large GPU.
 #[derive(Debug)]
 pub struct Communicator {
     world: World,
@@ -135,10 +135,7 @@ impl Communicator {
         fields.push(("links".to_owned(), LinkSettings::from(speeds).to_string()));
         // Inputs of plans. They can differ between devices of one kind, whole or partitioned.
         let limits = threads(world);
-        fields.push((
-            "threads of a block".to_owned(),
-            format!("{} and {}", limits.packet_threads, limits.bulk_threads),
-        ));
+        fields.push(("threads of a block".to_owned(), limits.block_threads.to_string()));
         let machines = nodes.as_ref().map_or(&[][..], Nodes::numbers);
         fields.push(("machines of the members".to_owned(), format!("{machines:?}")));
         world.compare(group, "ccl configuration", fields)?;
@@ -173,7 +170,7 @@ impl Communicator {
         let limits = Limits { channels, ..threads(world) };
         let checking = match (config.check, units.get(&key(kernels::FINGERPRINT.unit(), DataType::U8))) {
             (Check::Fingerprint, Some(unit)) => {
-                let (threads, local) = (limits.packet_threads, local_bytes(group.size()));
+                let (threads, local) = (limits.block_threads, local_bytes(group.size()));
                 let checking = Checking::new(world, &team, unit, (threads, local), |check| {
                     watch_channels(&mut memory, layout.channels, channels)?;
                     watch_channels(check, ChannelLayout::of_check(group.size()).channels, 1)
@@ -214,7 +211,8 @@ impl Communicator {
         is_internode: bool,
     ) -> Result<(Units, anabranch_shmem::ResidencyPermit)> {
         let device = world.device();
-        // The kernel with the most blocks.
+        // It has the most blocks and stands for all: those without registers to spare fit as often as the launch bounds promise, which
+        // are the same for all kernels of a communicator.
         let unit = if is_internode { kernels::NETWORK_MOVE.unit() } else { kernels::MOVE_DIRECT.unit() };
         let local = if is_internode {
             LinkLayout::local_bytes(group.size())
@@ -228,14 +226,18 @@ impl Communicator {
             return Err(Error::Config { field: "the group's size", given: u64::from(group.size()), allowed });
         }
         let loaded = world.jit().load(device, &kernels::spec_in(world, unit, DataType::U8))?;
-        let limits = threads(world);
-        let most_threads = limits.packet_threads.max(limits.bulk_threads);
+        let block_threads = threads(world).block_threads;
         let local = local + LOCAL_RESERVED_BYTES;
-        let resident = if is_internode {
-            world.max_resident_blocks(loaded.get(kernels::NETWORK_MOVE)?.raw(), most_threads, local)?
+        let (network, direct);
+        let kernel = if is_internode {
+            network = loaded.get(kernels::NETWORK_MOVE)?;
+            network.raw()
         } else {
-            world.max_resident_blocks(loaded.get(kernels::MOVE_DIRECT)?.raw(), most_threads, local)?
+            direct = loaded.get(kernels::MOVE_DIRECT)?;
+            direct.raw()
         };
+        let promised = (kernel.max_block_threads()? / block_threads).max(1) * world.multiprocessors();
+        let resident = world.max_resident_blocks(kernel, block_threads, local)?.min(promised);
         let wanted = wanted_channels(world, group.size(), config, is_internode);
         let share = world.residency_share();
         let wanted = if config.max_blocks == 0 {

@@ -75,9 +75,9 @@ impl Layouts {
 pub(crate) fn threads(world: &World) -> Limits {
     let device = world.device();
     let wave = device.wave_size();
-    let (packet, bulk) = if is_large(world) { (256, 512) } else { (wave, wave) };
-    let whole = |threads: u32| threads.next_multiple_of(wave);
-    Limits { channels: 1, packet_threads: whole(packet), bulk_threads: whole(bulk), barrier_threads: wave }
+    // Half of the launch bounds: two blocks surely fit on a multiprocessor, so that one communicator does not take all of a GPU.
+    let threads = if is_large(world) { 256_u32.next_multiple_of(wave) } else { wave };
+    Limits { channels: 1, block_threads: threads, barrier_threads: wave }
 }
 
 /// Bytes of staging and of pipes: the configured ones, or defaults.

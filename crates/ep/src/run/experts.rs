@@ -39,10 +39,8 @@ impl ExpertParallel {
         let kernel = world.jit().load(world.device(), &spec)?.get(kernels::DISPATCH_EXPERTS)?;
         let most_waves = kernel.raw().max_block_threads()? / limits.wave_size;
         let waves = limits.preferred_waves.min(most_waves).max(1);
-        let each = kernel
-            .raw()
-            .blocks_per_multiprocessor(waves * limits.wave_size, local_bytes + LOCAL_RESERVED_BYTES)?;
-        let resident = each * world.multiprocessors();
+        let (threads, local) = (waves * limits.wave_size, local_bytes + LOCAL_RESERVED_BYTES);
+        let resident = world.max_resident_blocks(kernel.raw(), threads, local)?;
         let share = u64::from(limits.resident_blocks) * u64::from(resident)
             / u64::from(self.context.device_blocks.max(1));
         if share == 0 {

@@ -52,14 +52,13 @@ pub(super) fn device_limits(plan: &Plan, world: &World, kernels: &[&Kernel]) -> 
     };
     let waves = waves.min(most_threads / wave_size).max(1);
     let local = plan.dispatch_local_bytes().saturating_add(LOCAL_RESERVED_BYTES);
-    let mut per_multiprocessor = u32::MAX;
+    let mut resident_blocks = u32::MAX;
     for kernel in kernels {
-        per_multiprocessor =
-            per_multiprocessor.min(kernel.blocks_per_multiprocessor(waves * wave_size, local)?);
+        resident_blocks = resident_blocks.min(world.max_resident_blocks(kernel, waves * wave_size, local)?);
     }
     Ok(DeviceLimits {
         wave_size,
-        resident_blocks: (per_multiprocessor * multiprocessors).max(1),
+        resident_blocks: resident_blocks.max(1),
         multiprocessors,
         preferred_waves: waves,
         local_bytes: (device.properties().shared_memory_per_block() as u32)

@@ -3,6 +3,11 @@
 //! A block that waits holds its place until the peer has come. Kernels whose blocks all wait must therefore fit on the
 //! device together, or one that is waited for may never start. Each kernel in flight takes the share
 //! `blocks / resident blocks of that kernel`; the shares may not exceed the whole.
+//!
+//! The sum of shares alone is not enough: halves and thirds of a multiprocessor leave gaps. So the blocks of a kernel on one multiprocessor
+//! are counted as a power of two. A block is then 1, 1/2, 1/4 and so on of a multiprocessor. What other kernels hold is always a multiple
+//! of the smallest of these sizes. So the kernel with the smallest blocks fits on every rank, wherever the others were placed, and ends.
+//! Then the same is true of the next one. The largest blocks may have to wait until smaller ones have ended.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,13 +40,14 @@ pub struct ResidencyPermit {
 }
 
 impl World {
-    /// Blocks of the kernel that the device runs at the same time. `local_bytes` counts all dynamic local memory, the
-    /// prelude's part included.
+    /// Blocks of the kernel that the device surely runs at the same time beside those of other kernels: a power of two for each
+    /// multiprocessor. `local_bytes` counts all dynamic local memory, the prelude's part included.
     ///
     /// # Errors
     /// The code of the occupancy query.
     pub fn max_resident_blocks(&self, kernel: &Kernel, block_threads: u32, local_bytes: u32) -> Result<u32> {
         let each = kernel.blocks_per_multiprocessor(block_threads, local_bytes)?;
+        let each = each.checked_ilog2().map_or(0, |log| 1_u32 << log);
         Ok(each.saturating_mul(self.multiprocessors()))
     }
 

@@ -147,8 +147,7 @@ pub(super) fn plan_of(
     (blocks, threads): (u32, u32),
     phased: bool,
 ) -> Result<Plan, Failure> {
-    let limits =
-        Limits { channels: blocks, packet_threads: threads, bulk_threads: threads, barrier_threads: threads };
+    let limits = Limits { channels: blocks, block_threads: threads, barrier_threads: threads };
     let (algorithm, blocks, phased) = (Some(algorithm), Some(blocks), Some(phased));
     Plan::chosen(shape, &limits, None, Choice { algorithm, blocks, phased, block_bytes: None })
         .map_err(|error| Failure::new(error.to_string()))
