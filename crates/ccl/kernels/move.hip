@@ -35,12 +35,12 @@ struct UnevenEntries {
 };
 
 // Copies at most `most` of the bytes of this rank for itself, from `first` on. Skips buffers in place.
-template <class Entries>
+template <u32 WIDE_LOADS, class Entries>
 static ANABRANCH_DEVICE void copy_own(const Grid& grid, const MoveArgs& args, const Entries& entries, u64 first, u64 most) {
     MoveEntry own = entries(args.comm.team.rank);
     u64 from = args.input.own + own.send_offset, to = args.output.own + own.receive_offset;
     u64 bytes = minimum(own.send_bytes, own.receive_bytes);
-    if (from != to) copy_bytes(grid, to + first, from + first, cut(first, most, bytes));
+    if (from != to) copy_bytes<WIDE_LOADS>(grid, to + first, from + first, cut(first, most, bytes));
 }
 
 // Sends one unit to every peer. Payloads are loaded before the first is sent.
@@ -76,7 +76,7 @@ static ANABRANCH_DEVICE void move_packets(const Grid& grid, const MoveArgs& args
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             send_unit(grid, args, entries, channel, (first + unit) * PAYLOAD, unit, wide);
         }
-        if (first == begin) copy_own(grid, args, entries, grid.block * args.channel_bytes, args.channel_bytes);
+        if (first == begin) copy_own<LOADS>(grid, args, entries, grid.block * args.channel_bytes, args.channel_bytes);
         for (u32 base = 0; base < comm.team.size; base += BATCH) {
             for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
                 u64 payload[BATCH];
@@ -117,16 +117,16 @@ static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args,
             u32 peer = rotated(comm, i);
             MoveEntry entry = entries(peer);
             u64 to = staging_of(comm, member_base(grid, comm, peer), channel, half, comm.team.rank);
-            copy_bytes(grid, to, input + entry.send_offset + first, cut(first, piece, entry.send_bytes));
+            copy_bytes<LOADS_OF_LONG>(grid, to, input + entry.send_offset + first, cut(first, piece, entry.send_bytes));
         }
         // While the stores to peers are under way.
-        copy_own(grid, args, entries, first, piece);
+        copy_own<LOADS_OF_LONG>(grid, args, entries, first, piece);
         meet(grid, comm, channel);
         for (u32 i = 1; i < comm.team.size && !channel.dead; ++i) {
             u32 source = rotated(comm, i);
             MoveEntry entry = entries(source);
             u64 from = staging_of(comm, comm.heap, channel, half, source);
-            copy_bytes(grid, output + entry.receive_offset + first, from, cut(first, piece, entry.receive_bytes));
+            copy_bytes<LOADS_OF_LONG>(grid, output + entry.receive_offset + first, from, cut(first, piece, entry.receive_bytes));
         }
     }
     // This rank may have more bytes for itself than any rank for another.
@@ -134,7 +134,7 @@ static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args,
     u64 own = minimum(self.send_bytes, self.receive_bytes);
     if (done < own && !channel.dead) {
         u64 share = round_up((own - done + grid.grid_blocks - 1) / grid.grid_blocks, 16);
-        copy_own(grid, args, entries, done + grid.block * share, share);
+        copy_own<LOADS_OF_LONG>(grid, args, entries, done + grid.block * share, share);
     }
 }
 
@@ -160,7 +160,7 @@ static ANABRANCH_DEVICE void move_direct(const Grid& grid, const MoveArgs& args,
         u64 from = input + entry.send_offset, to = output_of(grid, comm, peer) + offset;
         bool needed = !(peer == comm.team.rank && from == to);
         for (u64 first = grid.block * tile; first < entry.send_bytes && needed; first += grid.grid_blocks * tile) {
-            copy_bytes(grid, to + first, from + first, cut(first, tile, entry.send_bytes));
+            copy_bytes<LOADS_OF_LONG>(grid, to + first, from + first, cut(first, tile, entry.send_bytes));
         }
     }
     meet(grid, comm, channel);

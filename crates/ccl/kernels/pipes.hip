@@ -80,13 +80,13 @@ static ANABRANCH_DEVICE void move_chunk(const Grid& grid, const PipesArgs& args,
     if (cursor.is_receive) {
         u64 slot = slot_of(pipes, pipe_base(grid, pipes, me), cursor.peer, cursor.pipe, cursor.counter);
         flag = consumed_word(pipes, peer, me, cursor.pipe);
-        copy_bytes(grid, transfer.address + first, slot, bytes);
+        copy_bytes<LOADS_OF_LONG>(grid, transfer.address + first, slot, bytes);
     } else {
         flag = arrived_word(pipes, peer, me, cursor.pipe);
         if (grid.thread == 0) {
             remote_store(grid, header_word(pipes, peer, me, cursor.pipe, cursor.counter), transfer.bytes);
         }
-        copy_bytes(grid, slot_of(pipes, peer, me, cursor.pipe, cursor.counter), transfer.address + first, bytes);
+        copy_bytes<LOADS_OF_LONG>(grid, slot_of(pipes, peer, me, cursor.pipe, cursor.counter), transfer.address + first, bytes);
     }
     block_release_system(grid);
     if (grid.thread != 0) return;

@@ -70,13 +70,13 @@ enum Staging {
 /// Threads per block of a launch, and the bytes from which its number of blocks follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LaunchSize {
-    /// Packet threads. Blocks follow from the bytes that a member sends to one peer.
+    /// Blocks follow from the bytes that a member sends to one peer.
     Packets,
-    /// Packet threads. Blocks follow from the share of one member of these bytes.
+    /// Blocks follow from the share of one member of these bytes.
     SharedPackets,
-    /// Bulk threads. Blocks follow from the bytes of the message.
+    /// Blocks follow from the bytes of the message.
     Bulk,
-    /// Bulk threads in few blocks: copy engines are chosen to leave the compute units to other work.
+    /// Few blocks: copy engines are chosen to leave the compute units to other work.
     FewBlocks,
     /// One block of one wave.
     Barrier,

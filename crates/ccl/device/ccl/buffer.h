@@ -38,11 +38,12 @@ ANABRANCH_DEVICE void store_payload(const Grid& grid, u64 buffer, u64 byte, u64 
 // The number of bytes of a message of `bytes` bytes in [first, first + length).
 ANABRANCH_DEVICE u64 cut(u64 first, u64 length, u64 bytes) { return first < bytes ? minimum(length, bytes - first) : 0; }
 
-// Loads in flight per thread.
-static constexpr u32 UNROLL = 4;
+// Loads in flight per thread. More of them fill a link with fewer threads, but their code makes short kernels slower.
+static constexpr u32 LOADS = 4;
+static constexpr u32 LOADS_OF_LONG = 8;
 
 // Copies bytes [0, bytes) in pieces of `sizeof(Raw)`, by `lanes` threads, of which this is number `lane`.
-template <class Raw>
+template <class Raw, u32 UNROLL = LOADS>
 ANABRANCH_DEVICE void copy_as(const Grid& grid, u32 lane, u32 lanes, u64 to, u64 from, u64 bytes) {
     Raw* target = reinterpret_cast<Raw*>(to);
     const Raw* source = reinterpret_cast<const Raw*>(from);
@@ -63,12 +64,13 @@ ANABRANCH_DEVICE void copy_as(const Grid& grid, u32 lane, u32 lanes, u64 to, u64
 }
 
 // Copies at any alignment: as wide as the addresses allow, the last bytes one by one.
+template <u32 WIDE_LOADS = LOADS>
 ANABRANCH_DEVICE void copy_bytes(const Grid& grid, u32 lane, u32 lanes, u64 to, u64 from, u64 bytes) {
     u64 offset = to | from;
     u64 wide = 0;
     if (offset % 16 == 0) {
         wide = bytes & ~u64(15);
-        copy_as<Vec16>(grid, lane, lanes, to, from, wide);
+        copy_as<Vec16, WIDE_LOADS>(grid, lane, lanes, to, from, wide);
     } else if (offset % 4 == 0) {
         wide = bytes & ~u64(3);
         copy_as<u32>(grid, lane, lanes, to, from, wide);
@@ -79,8 +81,9 @@ ANABRANCH_DEVICE void copy_bytes(const Grid& grid, u32 lane, u32 lanes, u64 to, 
     copy_as<u8>(grid, lane, lanes, to + wide, from + wide, bytes - wide);
 }
 // By all threads of the block.
+template <u32 WIDE_LOADS = LOADS>
 ANABRANCH_DEVICE void copy_bytes(const Grid& grid, u64 to, u64 from, u64 bytes) {
-    copy_bytes(grid, grid.thread, grid.block_threads, to, from, bytes);
+    copy_bytes<WIDE_LOADS>(grid, grid.thread, grid.block_threads, to, from, bytes);
 }
 
 }  // namespace ccl

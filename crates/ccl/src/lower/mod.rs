@@ -244,8 +244,8 @@ pub enum Counts<'a> {
 
 /// Bytes that a packet carries: `PAYLOAD` in `ccl/packets.h`.
 const PAYLOAD: u64 = 8;
-/// The most bytes of a part that a channel handles in one step unless the staging limits it. With 256 threads, each thread has four loads
-/// of 16 bytes per member in plain sums, and eight where bytes only move.
+/// The most bytes of a part that a channel handles in one step unless the staging limits it. With 256 threads, each thread makes four loads
+/// of 16 bytes per member in plain sums, two of them at once, and eight at once where bytes only move.
 const REDUCED_AT_ONCE: u64 = 16 << 10;
 const MOVED_AT_ONCE: u64 = 32 << 10;
 /// The limit for parts that pass the staging and stay with their owner. Larger pieces would leave the caches before the owner reduces them.

@@ -85,7 +85,7 @@ fn key(unit: &'static KernelUnit, data_type: DataType) -> (&'static str, Option<
 /// receives need the same order only on the two members of a pair, relative to each other and to the collectives: a send that waits for its
 /// receive (see [`Call::Send`]) must not have a collective between the two on one side only. One call is in flight at a time; calls on
 /// several streams run in the order in which they were made. For concurrent collectives construct several communicators, and limit the
-/// blocks of each with [`CclConfig::max_blocks`]: by default the first one reserves about half of a large GPU.
+/// blocks of each with [`CclConfig::max_blocks`]: by default the first one reserves up to 128, about half of an H200.
 #[derive(Debug)]
 pub struct Communicator {
     world: World,
@@ -211,8 +211,8 @@ impl Communicator {
         is_internode: bool,
     ) -> Result<(Units, anabranch_shmem::ResidencyPermit)> {
         let device = world.device();
-        // It has the most blocks and stands for all: those without registers to spare fit as often as the launch bounds promise, which
-        // are the same for all kernels of a communicator.
+        // It has the most blocks and stands for all kernels. Others may use more registers, but never more than their launch bounds allow,
+        // 512 threads or more: blocks of half as many threads fit twice. So no more are counted.
         let unit = if is_internode { kernels::NETWORK_MOVE.unit() } else { kernels::MOVE_DIRECT.unit() };
         let local = if is_internode {
             LinkLayout::local_bytes(group.size())

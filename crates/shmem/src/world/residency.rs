@@ -4,10 +4,11 @@
 //! device together, or one that is waited for may never start. Each kernel in flight takes the share
 //! `blocks / resident blocks of that kernel`; the shares may not exceed the whole.
 //!
-//! The sum of shares alone is not enough: halves and thirds of a multiprocessor leave gaps. So the blocks of a kernel on one multiprocessor
-//! are counted as a power of two. A block is then 1, 1/2, 1/4 and so on of a multiprocessor. What other kernels hold is always a multiple
-//! of the smallest of these sizes. So the kernel with the smallest blocks fits on every rank, wherever the others were placed, and ends.
-//! Then the same is true of the next one. The largest blocks may have to wait until smaller ones have ended.
+//! The blocks of a kernel on one multiprocessor are counted as a power of two, because halves and thirds of a multiprocessor leave gaps. Each
+//! block is then at most 1, 1/2, 1/4 and so on of a multiprocessor. Kernels with blocks of one size fit in any order of launches. Where sizes
+//! differ, the kernel with the smallest blocks fits wherever the others were placed; one with larger blocks may have to wait until smaller
+//! ones around it have ended. So ranks that launch kernels of different sizes in different orders can still wait for each other, until
+//! the deadline.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -15,7 +15,7 @@ import anabranch
 
 from ._heap import Heap
 
-# Settings on GPUs where `heap.bytes` is not configured: capacity for about 25 groups of ranks.
+# Settings on GPUs where `heap.bytes` is not configured: memory for about 25 groups of ranks, blocks of an H200 for four and a small fifth.
 _GPU_SETTINGS = {"heap.bytes": "2 GiB", "ccl.staging_bytes": "64 MiB", "ccl.pipe_bytes": "16 MiB", "ccl.max_blocks": "64"}
 
 _LOG = logging.getLogger("anabranch.torch")
