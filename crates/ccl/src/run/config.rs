@@ -54,8 +54,9 @@ pub struct CclConfig {
     /// The algorithm of every call (`ccl.algorithm`). `None` selects one per call. A call that the algorithm cannot run is
     /// [`Error::Algorithm`].
     pub algorithm: Option<Algorithm>,
-    /// The most blocks of a launch (`ccl.max_blocks`), 0 to 1024. 0: the number of multiprocessors, at most 128; with members on several
-    /// nodes at most 32, or fewer if the staging is too small for chunks that fill a NIC.
+    /// The most blocks of a launch (`ccl.max_blocks`), 0 to 1024. 0: the number of multiprocessors, at most 128, and at most five
+    /// eighths of the blocks that are free; with members on several nodes at most 32, or fewer if the staging is too small for chunks that
+    /// fill a NIC.
     pub max_blocks: u32,
     /// Bytes of the symmetric heap for staging (`ccl.staging_bytes`), 0 or 4096 to 2^40, shared by all blocks and members. 0: an eighth of
     /// the heap, at most 512 MiB, on a large GPU; 4 MiB on a small device. `push` handles larger messages in several steps.

@@ -75,7 +75,8 @@ impl Layouts {
 pub(crate) fn threads(world: &World) -> Limits {
     let device = world.device();
     let wave = device.wave_size();
-    // Half of the launch bounds: two blocks surely fit on a multiprocessor, so that one communicator does not take all of a GPU.
+    // On large GPUs half of the launch bounds of the kernels, 512: then two blocks surely fit on a multiprocessor, and one communicator does
+    // not take all of a GPU. `PER_MULTIPROCESSOR` in crates/nccl counts on it.
     let threads = if is_large(world) { 256_u32.next_multiple_of(wave) } else { wave };
     Limits { channels: 1, block_threads: threads, barrier_threads: wave }
 }

@@ -6,9 +6,9 @@
 //!
 //! The blocks of a kernel on one multiprocessor are counted as a power of two, because halves and thirds of a multiprocessor leave gaps. Each
 //! block is then at most 1, 1/2, 1/4 and so on of a multiprocessor. Kernels with blocks of one size fit in any order of launches. Where sizes
-//! differ, the kernel with the smallest blocks fits wherever the others were placed; one with larger blocks may have to wait until smaller
-//! ones around it have ended. So ranks that launch kernels of different sizes in different orders can still wait for each other, until
-//! the deadline.
+//! differ, there is room for the smallest wherever the others were placed, but larger ones may have to wait until smaller ones around them
+//! have ended, and GPUs may start kernels only in the order of their launches. So ranks that launch kernels of different sizes in different
+//! orders can still wait for each other, until the deadline.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -41,8 +41,7 @@ pub struct ResidencyPermit {
 }
 
 impl World {
-    /// Blocks of the kernel that the device surely runs at the same time beside those of other kernels: a power of two for each
-    /// multiprocessor. `local_bytes` counts all dynamic local memory, the prelude's part included.
+    /// Blocks of the kernel that the device runs at the same time, at most a power of two for each multiprocessor. `local_bytes` counts all dynamic local memory, the prelude's part included.
     ///
     /// # Errors
     /// The code of the occupancy query.

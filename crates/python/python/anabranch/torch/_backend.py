@@ -120,6 +120,10 @@ class _Backend(Collectives, c10d.Backend):
         if self.rank() not in ranks:
             # torch 2.15 crashes in `PyBackend::split` where a Python class returns `None`.
             raise ValueError(f"rank {self.rank()} is in no part of split_group; with torch 2.14 and newer every rank of the group has to be in one")
+        # Some versions call it once for each type of device.
+        for group in self._shared.groups:
+            if isinstance(group, _Backend) and group._options.group_name == opts.group_name:
+                return group
         return _Backend(_part(self, store, ranks, opts._timeout, opts.group_name), None)
 
     def getBackendName(self) -> str:
