@@ -41,7 +41,8 @@ pub struct ResidencyPermit {
 }
 
 impl World {
-    /// Blocks of the kernel that the device runs at the same time, at most a power of two for each multiprocessor. `local_bytes` counts all dynamic local memory, the prelude's part included.
+    /// Blocks of the kernel that the device runs at the same time, rounded down to a power of two for each multiprocessor. `local_bytes` counts
+    /// all dynamic local memory, the prelude's part included.
     ///
     /// # Errors
     /// The code of the occupancy query.
