@@ -76,3 +76,35 @@ fn groups_of_one_and_two() {
     check(1, 4, DataType::I64, &COUNTS, &CclConfig::default());
     check(2, 4, DataType::U8, &COUNTS, &CclConfig::default());
 }
+
+/// Communicators of many groups get smaller and smaller until none fits, and one of a single member always does.
+#[test]
+fn communicators_share_the_blocks_of_the_device() {
+    all_well(on_ranks(2, 4, &world_config(), &jit(), |world| {
+        let stream = world.device().create_stream()?;
+        let config =
+            CclConfig { shared_blocks: 4, staging_bytes: 4096, pipe_bytes: 4096, ..CclConfig::default() };
+        let run = |communicator: &mut Communicator| {
+            let mut scratch = Scratch::new(world, communicator, 4096)?;
+            let case = Case::new(Collective::AllReduce, DataType::F32, 100);
+            conformance::run(communicator, &mut scratch, &case, &stream)?.unwrap();
+            scratch.release()
+        };
+        let mut all = Vec::new();
+        let refused = loop {
+            match Communicator::new(world, world.group(), config.clone()) {
+                Ok(communicator) => all.push(communicator),
+                Err(error) => break error,
+            }
+        };
+        assert!(refused.to_string().contains("ccl.max_blocks"), "{refused}");
+        let blocks: Vec<_> = all.iter().map(Communicator::channels).collect();
+        assert!(blocks[0] == 4 && blocks[1] == 4 && blocks[blocks.len() - 1] == 1, "{blocks:?}");
+        assert!(blocks.is_sorted_by(|one, next| one >= next) && blocks.len() > 7, "{blocks:?}");
+        all.iter_mut().try_for_each(run)?;
+        let own = world.group().subset(&[GroupRank::new(world.rank().get())]).unwrap();
+        let mut alone = Communicator::new(world, &own, config.clone())?;
+        assert_eq!(alone.channels(), 4);
+        run(&mut alone)
+    }));
+}

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch::Group;
-use anabranch::ccl::DataType;
+use anabranch::ccl::{CclConfig, DataType};
 use anabranch::hip::DeviceAddress;
 use anabranch::shmem;
 use pyo3::prelude::*;
@@ -133,12 +133,23 @@ impl World {
     }
 
     /// Collectives among these ranks, in this order; `None` is all. All of them call it.
-    #[pyo3(signature = (ranks = None))]
-    fn communicator(&self, py: Python<'_>, ranks: Option<Vec<u32>>) -> PyResult<Communicator> {
+    ///
+    /// A communicator of two ranks or more takes blocks of the device for as long as it lives. `shared_blocks` is for programs with many: the
+    /// most blocks of this one, 1 to 1024, and at most a third of those that are free. `ccl.max_blocks` counts more, where it is set.
+    #[pyo3(signature = (ranks = None, *, shared_blocks = 0))]
+    fn communicator(
+        &self,
+        py: Python<'_>,
+        ranks: Option<Vec<u32>>,
+        shared_blocks: u32,
+    ) -> PyResult<Communicator> {
         let world = self.state.live()?;
         let group = self.state.group(ranks)?;
         let members = group.clone();
-        let made = collective(py, world, move |world| world.communicator(&members))?;
+        let made = collective(py, world, move |world| {
+            let config = CclConfig { shared_blocks, ..anabranch::ccl_config(world.settings())? };
+            Ok(anabranch::Communicator::new(world, &members, config)?)
+        })?;
         Ok(Communicator::new(Arc::clone(&self.state), group, made))
     }
 

@@ -79,13 +79,21 @@ fn key(unit: &'static KernelUnit, data_type: DataType) -> (&'static str, Option<
     (unit.name, kernels::is_typed(unit).then_some(data_type))
 }
 
+/// What a communicator takes before its memory: kernels, and blocks of the device with the right to launch them.
+struct Reserved {
+    units: Units,
+    blocks: u32,
+    permit: Option<anabranch_shmem::ResidencyPermit>,
+}
+
 /// A communicator: the collectives of one group on one rank.
 ///
 /// All members construct it together, with equal configurations. Its collectives are one sequence, the same on all members. Sends and
 /// receives need the same order only on the two members of a pair, relative to each other and to the collectives: a send that waits for its
 /// receive (see [`Call::Send`]) must not have a collective between the two on one side only. One call is in flight at a time; calls on
 /// several streams run in the order in which they were made. For concurrent collectives construct several communicators, and limit the
-/// blocks of each with [`CclConfig::max_blocks`]: by default the first one reserves up to 128, about half of an H200.
+/// blocks of each with [`CclConfig::max_blocks`] or [`CclConfig::shared_blocks`]: by default the first one reserves up to 128, about half of
+/// an H200.
 #[derive(Debug)]
 pub struct Communicator {
     world: World,
@@ -114,7 +122,7 @@ pub struct Communicator {
 impl Communicator {
     /// Constructs a communicator. Collective over `group`. Compares the configuration between members, allocates memory in the symmetric
     /// heap, loads the kernels that move bytes, and reserves resident blocks of the device, because all blocks of a collective wait for
-    /// peers: with [`CclConfig::max_blocks`] 0 at most five eighths of those that are free, for later communicators. With members on
+    /// peers (none in a group of one member): with [`CclConfig::max_blocks`] 0 only some of those that are free, for later communicators. With members on
     /// several nodes all collectives are internode, in the form that [`CclConfig::across`] selects. Sends and receives,
     /// [`Check::Fingerprint`] and intranode algorithms are errors there.
     ///
@@ -140,10 +148,10 @@ impl Communicator {
         fields.push(("machines of the members".to_owned(), format!("{machines:?}")));
         world.compare(group, "ccl configuration", fields)?;
         agree(world, group, "ccl plan", &prepared)?;
-        let (units, permit) = prepared?;
+        let Reserved { units, blocks, permit } = prepared?;
         // Members can get different numbers of blocks; all use the smallest.
-        let reports = world.exchange(group, "ccl channels", &permit.blocks().to_le_bytes())?;
-        let mut channels = permit.blocks();
+        let reports = world.exchange(group, "ccl channels", &blocks.to_le_bytes())?;
+        let mut channels = blocks;
         for (bytes, rank) in reports.iter().zip(group.members()) {
             let count = bytes.as_slice().try_into().map_err(|_| anabranch_shmem::Error::Malformed {
                 step: "ccl channels".to_owned(),
@@ -166,7 +174,9 @@ impl Communicator {
         let (internode, _) = (None, links);
         let pipes = pipe_layout.pipes(team.view(), &memory, MESSAGE_OPERATION.0);
         let comm = layout.comm(team.view(), &memory, OPERATION.0);
-        team.hold(permit);
+        if let Some(permit) = permit {
+            team.hold(permit);
+        }
         let limits = Limits { channels, ..threads(world) };
         let checking = match (config.check, units.get(&key(kernels::FINGERPRINT.unit(), DataType::U8))) {
             (Check::Fingerprint, Some(unit)) => {
@@ -204,12 +214,7 @@ impl Communicator {
         })
     }
 
-    fn reserve(
-        world: &World,
-        group: &Group,
-        config: &CclConfig,
-        is_internode: bool,
-    ) -> Result<(Units, anabranch_shmem::ResidencyPermit)> {
+    fn reserve(world: &World, group: &Group, config: &CclConfig, is_internode: bool) -> Result<Reserved> {
         let device = world.device();
         // It has the most blocks and stands for all kernels. Others may use more registers, but never more than their launch bounds allow,
         // 512 threads or more: blocks of half as many threads fit twice. So no more are counted.
@@ -239,13 +244,6 @@ impl Communicator {
         let promised = (kernel.max_block_threads()? / block_threads).max(1) * world.multiprocessors();
         let resident = world.max_resident_blocks(kernel, block_threads, local)?.min(promised);
         let wanted = wanted_channels(world, group.size(), config, is_internode);
-        let share = world.residency_share();
-        let wanted = if config.max_blocks == 0 {
-            // The rest is for later communicators. If two of full width fit, the first has its full width.
-            wanted.min(share.free_blocks(resident).saturating_mul(5).div_ceil(8))
-        } else {
-            wanted
-        };
         let mut units = Units::from([(key(unit, DataType::U8), loaded)]);
         if config.check == Check::Fingerprint {
             // Its one block runs before the kernel of a call, never beside it: both use one reservation.
@@ -254,7 +252,21 @@ impl Communicator {
             loaded.get(kernels::FINGERPRINT)?;
             units.insert(key(unit, DataType::U8), loaded);
         }
-        Ok((units, share.reserve_up_to(1, wanted, resident)?))
+        if group.size() == 1 {
+            // Its blocks wait for nobody.
+            return Ok(Reserved { units, blocks: wanted.clamp(1, resident.max(1)), permit: None });
+        }
+        let share = world.residency_share();
+        let free = share.free_blocks(resident);
+        // The rest is for later communicators.
+        let wanted = match (config.max_blocks, config.shared_blocks) {
+            // If two of full width fit, the first has its full width.
+            (0, 0) => wanted.min(free.saturating_mul(5).div_ceil(8)),
+            (0, _) => wanted.min(free.div_ceil(3)),
+            _ => wanted,
+        };
+        let permit = share.reserve_up_to(1, wanted, resident)?;
+        Ok(Reserved { units, blocks: permit.blocks(), permit: Some(permit) })
     }
 
     /// Bytes of the symmetric heap that channels, staging and pipes take on each member.

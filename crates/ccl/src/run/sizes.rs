@@ -103,7 +103,8 @@ pub(crate) fn speeds(world: &World, config: &CclConfig) -> LinkSpeeds {
 
 /// The number of channels that a communicator of `members` members requests.
 pub(crate) fn wanted_channels(world: &World, members: u32, config: &CclConfig, is_internode: bool) -> u32 {
-    let most = |most: u32| world.multiprocessors().min(most);
+    let shared = if config.shared_blocks == 0 { u32::MAX } else { config.shared_blocks };
+    let most = |most: u32| world.multiprocessors().min(most).min(shared);
     match config.max_blocks {
         0 if is_internode => {
             let (staging, _) = memory_sizes(world, config);

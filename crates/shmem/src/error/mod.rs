@@ -249,8 +249,8 @@ pub enum Error {
     },
     /// More waiting blocks would be in flight than the device can run at the same time.
     #[error(
-        "{asked} blocks that wait for peers were requested; {resident} fit on the device, and kernels in flight take \
-         {in_use_percent} % of it"
+        "{asked} blocks that wait for peers were requested; {resident} fit on the device, and communicators and plans have taken \
+         {in_use_percent} % of it: drop some, or give each fewer blocks (ccl.max_blocks, ep.blocks)"
     )]
     Residency {
         /// Blocks asked for.
@@ -312,6 +312,7 @@ impl Error {
             | Self::Differs { .. }
             | Self::Pair { .. }
             | Self::HeapMemory { .. }
+            | Self::Residency { .. }
             | Self::HeapExhausted { .. } => ErrorKind::Config,
             Self::Unreachable { .. } | Self::System { .. } | Self::Transport(_) => ErrorKind::Environment,
             Self::StreamBusy { .. } | Self::HeapAlignment { .. } => ErrorKind::Device,

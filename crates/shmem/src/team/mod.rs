@@ -52,8 +52,8 @@ pub struct Team {
     epoch: DeviceAddress,
     kernels: TeamKernels,
     /// What is kept until the last barrier is over: the peer table followed by the barrier's epoch, and the share of the
-    /// device that a barrier takes.
-    kept: Option<(Table, ResidencyPermit)>,
+    /// device that a barrier takes (none with a single member, who waits for nobody).
+    kept: Option<(Table, Option<ResidencyPermit>)>,
     /// What crates above gave to keep as long.
     held: Mutex<Vec<Box<dyn Held>>>,
     /// For copies side by side, when there are any.
@@ -145,9 +145,12 @@ impl World {
     }
 
     /// The kernels, and a share of the device for one barrier: barriers of one team run one after the other.
-    fn prepare_team(&self, group: &Group) -> Result<(TeamKernels, ResidencyPermit)> {
+    fn prepare_team(&self, group: &Group) -> Result<(TeamKernels, Option<ResidencyPermit>)> {
         self.barrier_is_possible(group)?;
         let kernels = self.team_kernels()?;
+        if group.size() == 1 {
+            return Ok((kernels, None));
+        }
         let threads = barrier_threads(group.size(), self.device().wave_size());
         let mut resident = self.max_resident_blocks(kernels.barrier.raw(), threads, LOCAL_RESERVED_BYTES)?;
         if let Some(nic) = &kernels.nic {
@@ -155,7 +158,7 @@ impl World {
             resident = resident.min(of_nic);
         }
         let permit = self.residency_share().reserve_up_to(1, 1, resident)?;
-        Ok((kernels, permit))
+        Ok((kernels, Some(permit)))
     }
 
     fn barrier_is_possible(&self, group: &Group) -> Result<()> {

@@ -20,7 +20,7 @@ use crate::route::{Connections, Table};
 #[derive(Debug)]
 pub(crate) enum Keep {
     Allocation(AllocationId),
-    Team { view: u64, _table: Table, _permit: ResidencyPermit, _held: Vec<Box<dyn Held>> },
+    Team { view: u64, _table: Table, _permit: Option<ResidencyPermit>, _held: Vec<Box<dyn Held>> },
     Table { _table: Table },
 }
 

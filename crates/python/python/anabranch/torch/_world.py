@@ -15,8 +15,10 @@ import anabranch
 
 from ._heap import Heap
 
-# Settings on GPUs where `heap.bytes` is not configured: memory for about 25 groups of ranks, blocks of an H200 for four and a small fifth.
-_GPU_SETTINGS = {"heap.bytes": "2 GiB", "ccl.staging_bytes": "64 MiB", "ccl.pipe_bytes": "16 MiB", "ccl.max_blocks": "64"}
+# Settings on GPUs where `heap.bytes` is not configured: memory for about 25 groups.
+_GPU_SETTINGS = {"heap.bytes": "2 GiB", "ccl.staging_bytes": "64 MiB", "ccl.pipe_bytes": "16 MiB"}
+# The most blocks of a group, unless `ccl.max_blocks` is configured. Later groups of an H200 get 64, 46, 30, 20, 14, 9, 6, 4 and so on.
+_BLOCKS = 64
 
 _LOG = logging.getLogger("anabranch.torch")
 _current: Shared | None = None
@@ -62,7 +64,7 @@ class Shared:
         self.heap.purge()
         try:
             with reported():
-                return self.world.communicator([self.ranks.index(rank) for rank in ranks])
+                return self.world.communicator([self.ranks.index(rank) for rank in ranks], shared_blocks=_BLOCKS)
         except anabranch.ConfigError as error:
             if "heap" not in str(error):
                 raise
