@@ -206,6 +206,7 @@ pub fn ccl_config(config: &Config) -> anabranch_ccl::Result<CclConfig> {
     Ok(CclConfig {
         algorithm: ccl.algorithm,
         max_blocks: ccl.max_blocks.unwrap_or(0),
+        shared_blocks: 0,
         staging_bytes: ccl.staging_bytes.map_or(0, ByteSize::bytes),
         pipe_bytes: ccl.pipe_bytes.map_or(0, ByteSize::bytes),
         copy_streams: ccl.copy_streams,
