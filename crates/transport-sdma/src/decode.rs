@@ -3,7 +3,7 @@
 //! is not in a known form is refused with its position.
 
 use crate::generation::Generation;
-use crate::packet::{Compare, Packet};
+use crate::packet::Packet;
 
 /// What an engine refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,12 +61,6 @@ pub enum Wrong {
         /// The most.
         most: u64,
     },
-    /// A length that is not whole words.
-    #[error("a fill of {bytes} bytes is not a multiple of a word")]
-    NotWords {
-        /// Bytes.
-        bytes: u64,
-    },
     /// A value that means nothing.
     #[error("{what} {value} is not known")]
     Meaning {
@@ -75,9 +69,6 @@ pub enum Wrong {
         /// The value.
         value: u32,
     },
-    /// The generation has no such packet.
-    #[error("the engine has no copy with two destinations")]
-    NoBroadcast,
 }
 
 /// Reads one packet at `words[0]`, and how many words it takes, with those that it carries or passes over. `words` ends where the
@@ -115,13 +106,6 @@ pub fn packet(words: &[u32], generation: &Generation) -> Result<(Packet, usize),
             }
             Ok((Packet::Fence { address: reader.address(1, 4)?, value: words[3] }, 4))
         }
-        (0x06, 0) => {
-            reader.has(2)?;
-            reader.zero(0, 0xffff_0000)?;
-            reader.zero(1, 0xf000_0000)?;
-            Ok((Packet::Trap { context: words[1] }, 2))
-        }
-        (0x08, 0) => poll(&reader),
         (0x0a, 0) => {
             reader.has(8)?;
             reader.zero(0, 0x01ff_0000)?;
@@ -133,12 +117,6 @@ pub fn packet(words: &[u32], generation: &Generation) -> Result<(Packet, usize),
                 reader.zero(index, u32::MAX)?;
             }
             Ok((Packet::Add { address: reader.address(1, 8)?, value: reader.pair(3) }, 8))
-        }
-        (0x0b, 0) => fill(&reader, generation),
-        (0x0d, 2) => {
-            reader.has(3)?;
-            reader.zero(0, 0xffff_0000)?;
-            Ok((Packet::Timestamp { address: reader.address(1, 32)? }, 3))
         }
         _ => Err(Wrong::Unknown { op, sub_op }),
     }
@@ -190,68 +168,12 @@ impl Reader<'_> {
 
 fn copy(reader: &Reader<'_>, generation: &Generation) -> Result<(Packet, usize), Wrong> {
     reader.has(7)?;
-    let broadcast = reader.words[0] & 0x0800_0000 != 0;
-    reader.zero(0, 0xf7ff_0000)?;
+    reader.zero(0, 0xffff_0000)?;
     reader.zero(2, u32::MAX)?;
     reader.zero(1, !((1u32 << generation.copy_count_bits) - 1))?;
     let bytes = reader.words[1] + 1;
     if bytes > generation.most_copy_bytes {
         return Err(Wrong::TooLong { bytes: bytes.into(), most: generation.most_copy_bytes.into() });
     }
-    let (source, destination) = (reader.pair(3), reader.pair(5));
-    if !broadcast {
-        return Ok((Packet::Copy { source, destination, bytes }, 7));
-    }
-    if !generation.broadcasts {
-        return Err(Wrong::NoBroadcast);
-    }
-    reader.has(9)?;
-    Ok((Packet::CopyBroadcast { source, destinations: [destination, reader.pair(7)], bytes }, 9))
-}
-
-fn poll(reader: &Reader<'_>) -> Result<(Packet, usize), Wrong> {
-    reader.has(6)?;
-    let head = reader.words[0];
-    if head & 0x8000_0000 == 0 {
-        // Of what is not about memory, the flush alone is known.
-        let is_flush = head == 8 && reader.words[1..6] == [0, 0x8000_0000, 0, 0, 0];
-        return if is_flush {
-            Ok((Packet::FlushHost, 6))
-        } else {
-            Err(Wrong::Meaning { what: "poll of a register", value: head })
-        };
-    }
-    reader.zero(0, 0x0fff_0000)?;
-    reader.zero(5, 0xf000_0000)?;
-    let code = (head >> 28) & 7;
-    let Some(compare) = Compare::ALL.get(code as usize).copied() else {
-        return Err(Wrong::Meaning { what: "comparison", value: code });
-    };
-    let packet = Packet::Poll {
-        address: reader.address(1, 4)?,
-        compare,
-        reference: reader.words[3],
-        mask: reader.words[4],
-        interval: reader.words[5] & 0xffff,
-        retries: reader.words[5] >> 16,
-    };
-    Ok((packet, 6))
-}
-
-fn fill(reader: &Reader<'_>, generation: &Generation) -> Result<(Packet, usize), Wrong> {
-    reader.has(5)?;
-    reader.zero(0, 0x3fff_0000)?;
-    reader.zero(4, 0xffc0_0000)?;
-    let size = reader.words[0] >> 30;
-    if size != 2 {
-        return Err(Wrong::Meaning { what: "size of a pattern", value: size });
-    }
-    let bytes = reader.words[4] + 1;
-    if !bytes.is_multiple_of(4) {
-        return Err(Wrong::NotWords { bytes: bytes.into() });
-    }
-    if bytes > generation.most_fill_bytes {
-        return Err(Wrong::TooLong { bytes: bytes.into(), most: generation.most_fill_bytes.into() });
-    }
-    Ok((Packet::Fill { destination: reader.address(1, 4)?, pattern: reader.words[3], bytes }, 5))
+    Ok((Packet::Copy { source: reader.pair(3), destination: reader.pair(5), bytes }, 7))
 }

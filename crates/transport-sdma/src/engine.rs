@@ -22,12 +22,6 @@ pub trait Memory {
     /// As for a copy.
     fn store(&mut self, address: u64, word: u32) -> Result<(), Fault>;
 
-    /// Loads a word; the address is a multiple of 4.
-    ///
-    /// # Errors
-    /// As for a copy.
-    fn load(&mut self, address: u64) -> Result<u32, Fault>;
-
     /// Adds to 64 bits, atomically; the address is a multiple of 8.
     ///
     /// # Errors
@@ -82,11 +76,11 @@ pub enum Stopped {
 pub enum Did {
     /// Something.
     Worked,
-    /// Nothing: there are no packets, or a poll does not pass yet.
+    /// Nothing: there are no packets.
     Waits,
 }
 
-/// Words that it reads at once: those of an atomic, which no packet of fixed length exceeds but a copy with two destinations.
+/// Words that it reads at once: those of an atomic, which no packet of fixed length exceeds.
 const LOOK: usize = 8;
 
 /// A copy that is not yet done.
@@ -103,7 +97,6 @@ struct Copying {
 struct Current {
     packet: Packet,
     position: u64,
-    looks: u32,
 }
 
 /// One engine and its ring.
@@ -117,7 +110,6 @@ pub struct Engine {
     copies: VecDeque<Copying>,
     current: Option<Current>,
     stopped: Option<Stopped>,
-    interrupts: Vec<u32>,
 }
 
 impl Engine {
@@ -131,7 +123,6 @@ impl Engine {
             copies: VecDeque::new(),
             current: None,
             stopped: None,
-            interrupts: Vec::new(),
         }
     }
 
@@ -143,11 +134,6 @@ impl Engine {
     /// Why it stopped, if it did.
     pub fn stopped(&self) -> Option<Stopped> {
         self.stopped
-    }
-
-    /// Takes the interrupts that traps have raised.
-    pub fn take_interrupts(&mut self) -> Vec<u32> {
-        core::mem::take(&mut self.interrupts)
     }
 
     /// Whether everything that was read is done.
@@ -220,7 +206,7 @@ impl Engine {
         let (packet, taken) =
             read.map_err(|what| Stopped::Packet { position, refused: Refused { word: 0, what } })?;
         self.read += taken as u64 * 4;
-        self.current = Some(Current { packet, position, looks: 0 });
+        self.current = Some(Current { packet, position });
         Ok(true)
     }
 
@@ -243,28 +229,20 @@ impl Engine {
 
     /// Does the current packet, or what has to be done before it.
     fn perform(&mut self, memory: &mut impl Memory) -> Result<Did, Stopped> {
-        let Some(current) = &mut self.current else { return Ok(Did::Waits) };
+        let Some(current) = &self.current else { return Ok(Did::Waits) };
         let position = current.position;
         let stop = |fault| Stopped::Memory { position, fault };
-        let overlaps = matches!(
-            current.packet,
-            Packet::Nop { .. } | Packet::Copy { .. } | Packet::CopyBroadcast { .. } | Packet::Write { .. }
-        );
+        let overlaps =
+            matches!(current.packet, Packet::Nop { .. } | Packet::Copy { .. } | Packet::Write { .. });
         if !overlaps && !self.copies.is_empty() {
             self.copy_on(memory)?;
             return Ok(Did::Worked);
         }
         match &current.packet {
-            Packet::Nop { .. } | Packet::FlushHost => {}
+            Packet::Nop { .. } => {}
             Packet::Copy { source, destination, bytes } => {
                 let (source, destination, left) = (*source, *destination, u64::from(*bytes));
                 self.copies.push_back(Copying { source, destination, left, position });
-            }
-            Packet::CopyBroadcast { source, destinations, bytes } => {
-                for destination in *destinations {
-                    let (source, left) = (*source, u64::from(*bytes));
-                    self.copies.push_back(Copying { source, destination, left, position });
-                }
             }
             Packet::Write { destination, words } => {
                 for (index, word) in words.iter().enumerate() {
@@ -272,26 +250,7 @@ impl Engine {
                 }
             }
             Packet::Fence { address, value } => memory.store(*address, *value).map_err(stop)?,
-            Packet::Trap { context } => self.interrupts.push(*context),
-            Packet::Poll { address, compare, reference, mask, retries, .. } => {
-                let word = memory.load(*address).map_err(stop)? & mask;
-                let for_ever = *retries == 0xfff;
-                current.looks = current.looks.saturating_add(1);
-                if !compare.holds(word, *reference) && (for_ever || current.looks <= *retries) {
-                    return Ok(Did::Waits);
-                }
-            }
             Packet::Add { address, value } => memory.add(*address, *value).map_err(stop)?,
-            Packet::Fill { destination, pattern, bytes } => {
-                for offset in (0..u64::from(*bytes)).step_by(4) {
-                    memory.store(destination + offset, *pattern).map_err(stop)?;
-                }
-            }
-            // The clock is the packet's position: only that it grows is promised.
-            Packet::Timestamp { address } => {
-                memory.store(*address, position as u32).map_err(stop)?;
-                memory.store(address + 4, (position >> 32) as u32).map_err(stop)?;
-            }
         }
         self.current = None;
         Ok(Did::Worked)

@@ -48,14 +48,6 @@ pub enum Error {
         /// The most.
         most: u64,
     },
-    /// The generation has no such packet.
-    #[error("{generation} has no {packet}")]
-    Absent {
-        /// The packet.
-        packet: &'static str,
-        /// The generation.
-        generation: &'static str,
-    },
     /// A ring that cannot be.
     #[error("a ring of {given} bytes: allowed are powers of two from {least} on")]
     Ring {

@@ -271,10 +271,6 @@ impl Memory for Words<'_> {
         self.0.store_32(address, word).map_err(fault)
     }
 
-    fn load(&mut self, address: u64) -> Result<u32, Fault> {
-        self.0.load_32(address).map_err(fault)
-    }
-
     fn add(&mut self, address: u64, value: u64) -> Result<(), Fault> {
         self.0.add_64(address, value).map_err(fault)
     }

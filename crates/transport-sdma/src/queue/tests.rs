@@ -56,6 +56,12 @@ struct Words {
     stored: Vec<(u64, u32)>,
 }
 
+impl Words {
+    fn load(&self, address: u64) -> Result<u32, Fault> {
+        self.words.get(&address).copied().ok_or(Fault { address, bytes: 4 })
+    }
+}
+
 impl Memory for Words {
     fn copy(&mut self, source: u64, destination: u64, bytes: u64) -> Result<(), Fault> {
         for offset in (0..bytes).step_by(4) {
@@ -69,10 +75,6 @@ impl Memory for Words {
         self.stored.push((address, word));
         self.words.insert(address, word);
         Ok(())
-    }
-
-    fn load(&mut self, address: u64) -> Result<u32, Fault> {
-        self.words.get(&address).copied().ok_or(Fault { address, bytes: 4 })
     }
 
     fn add(&mut self, address: u64, value: u64) -> Result<(), Fault> {
