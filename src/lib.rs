@@ -133,7 +133,7 @@ pub mod ranks {
     //! Ranks, groups, meshes and nodes.
 
     pub use anabranch_ranks::{
-        Axis, Error, ErrorKind, GlobalRank, Group, GroupRank, LinkSettings, Mesh, Nodes, Root, SplitChoice,
+        Axis, Error, ErrorKind, GlobalRank, Group, GroupRank, LinkSettings, Mesh, Nodes, SplitChoice,
         UnknownSpeed, UnknownWord,
     };
 }
