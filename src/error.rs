@@ -248,7 +248,6 @@ fn of_world(error: &Shmem) -> Vec<GlobalRank> {
 fn of_rendezvous(error: &Bootstrap) -> Vec<GlobalRank> {
     match error {
         Bootstrap::PeerLost { loss, .. } | Bootstrap::GivenUp { loss, .. } => vec![loss.rank],
-        Bootstrap::Disagreement { rank, other, .. } => vec![*rank, *other],
         Bootstrap::KeyNotSet { losses, .. } => losses.iter().map(|loss| loss.rank).collect(),
         Bootstrap::CannotForm { by, .. } => vec![*by],
         Bootstrap::StillJoined { ranks, .. } => ranks.clone(),
