@@ -88,15 +88,6 @@ pub fn packet(words: &[u32], generation: &Generation) -> Result<(Packet, usize),
             Ok((Packet::Nop { skip }, 1 + skip as usize))
         }
         (0x01, 0) => copy(&reader, generation),
-        (0x02, 0) => {
-            reader.has(4)?;
-            reader.zero(0, 0xffff_0000)?;
-            let destination = reader.address(1, 4)?;
-            reader.zero(3, !((1 << generation.write_count_bits) - 1))?;
-            let count = words[3] as usize + 1;
-            reader.has(4 + count)?;
-            Ok((Packet::Write { destination, words: words[4..4 + count].to_vec() }, 4 + count))
-        }
         (0x05, 0) => {
             reader.has(4)?;
             reader.zero(0, 0xfff8_0000)?;

@@ -1,5 +1,5 @@
 //! An engine in software: reads packets with the decoder and does them. Does what hardware may do and no more: a copy takes
-//! several steps, and a write does not wait for the copy before it.
+//! several steps, and does not wait for the copy before it.
 
 use std::collections::VecDeque;
 
@@ -232,8 +232,7 @@ impl Engine {
         let Some(current) = &self.current else { return Ok(Did::Waits) };
         let position = current.position;
         let stop = |fault| Stopped::Memory { position, fault };
-        let overlaps =
-            matches!(current.packet, Packet::Nop { .. } | Packet::Copy { .. } | Packet::Write { .. });
+        let overlaps = matches!(current.packet, Packet::Nop { .. } | Packet::Copy { .. });
         if !overlaps && !self.copies.is_empty() {
             self.copy_on(memory)?;
             return Ok(Did::Worked);
@@ -243,11 +242,6 @@ impl Engine {
             Packet::Copy { source, destination, bytes } => {
                 let (source, destination, left) = (*source, *destination, u64::from(*bytes));
                 self.copies.push_back(Copying { source, destination, left, position });
-            }
-            Packet::Write { destination, words } => {
-                for (index, word) in words.iter().enumerate() {
-                    memory.store(destination + index as u64 * 4, *word).map_err(stop)?;
-                }
             }
             Packet::Fence { address, value } => memory.store(*address, *value).map_err(stop)?,
             Packet::Add { address, value } => memory.add(*address, *value).map_err(stop)?,

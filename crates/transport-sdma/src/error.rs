@@ -56,16 +56,6 @@ pub enum Error {
         /// The least.
         least: u64,
     },
-    /// More words than a ring ever has room for at once.
-    #[error("{given} words do not fit a ring of {bytes} bytes, which holds {most} at once")]
-    TooManyWords {
-        /// Words of the operation, with what fills its last unit.
-        given: u64,
-        /// Bytes of the ring.
-        bytes: u64,
-        /// The most words at once.
-        most: u64,
-    },
 }
 
 /// Result of this crate.

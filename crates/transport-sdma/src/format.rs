@@ -85,18 +85,6 @@ packet! {
 }
 
 packet! {
-    /// Writes the `count + 1` words that follow it.
-    write: "write", 2 . 0, 4 words, {
-        /// Low half of the destination's address.
-        DESTINATION_LOW = 1 [31:0],
-        /// High half.
-        DESTINATION_HIGH = 2 [31:0],
-        /// Words - 1; narrower where [`Generation::write_count_bits`](crate::Generation::write_count_bits) says so.
-        COUNT = 3 [21:0],
-    }
-}
-
-packet! {
     /// Writes a word when all packets before it are done.
     fence: "fence", 5 . 0, 4 words, {
         /// How the word passes the caches.
@@ -127,8 +115,7 @@ packet! {
 }
 
 /// All packets.
-pub const FORMATS: &[&Format] =
-    &[&nop::FORMAT, &copy::FORMAT, &write::FORMAT, &fence::FORMAT, &atomic::FORMAT];
+pub const FORMATS: &[&Format] = &[&nop::FORMAT, &copy::FORMAT, &fence::FORMAT, &atomic::FORMAT];
 
 /// The atomic operation that adds 64 bits: the only one that is known from a runtime's own packets.
 pub(crate) const ATOMIC_ADD_64: u32 = 47;

@@ -14,8 +14,6 @@ pub struct Generation {
     pub copy_count_bits: u32,
     /// The most bytes that a copy is given, a multiple of 32.
     pub most_copy_bytes: u32,
-    /// Bits of the count of a write, in words.
-    pub write_count_bits: u32,
     /// The memory type of a fence: 3 (uncached) where caches stand between.
     pub fence_memory_type: u32,
 }
@@ -30,7 +28,6 @@ const SDMA_4: Generation = Generation {
     targets: &["gfx906", "gfx908"],
     copy_count_bits: 22,
     most_copy_bytes: NARROW,
-    write_count_bits: 20,
     fence_memory_type: 0,
 };
 
@@ -59,7 +56,6 @@ pub const GENERATIONS: &[Generation] = &[
         copy_count_bits: 30,
         most_copy_bytes: WIDE,
         fence_memory_type: 3,
-        ..SDMA_4
     },
 ];
 

@@ -1,11 +1,11 @@
 //! Packets, and the words that they are.
 
 use crate::error::{Error, Result};
-use crate::format::{ATOMIC_ADD_64, Field, Format, atomic, copy, fence, nop, write};
+use crate::format::{ATOMIC_ADD_64, Field, Format, atomic, copy, fence, nop};
 use crate::generation::Generation;
 
-/// An engine's packets. Addresses are those of the GPU that owns the engine. Packets of one ring are done in order, but a write
-/// may overlap the copy before it: a fence or an atomic says that copies are done, a write does not.
+/// An engine's packets. Addresses are those of the GPU that owns the engine. Packets of one ring are done in order, but copies
+/// may overlap: a fence or an atomic says that the copies before it are done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Packet {
@@ -22,13 +22,6 @@ pub enum Packet {
         destination: u64,
         /// Bytes.
         bytes: u32,
-    },
-    /// Writes words that stand in the packet. At least one.
-    Write {
-        /// To here, a multiple of 4.
-        destination: u64,
-        /// The words.
-        words: Vec<u32>,
     },
     /// Writes 32 bits when every packet before it is done.
     Fence {
@@ -81,16 +74,9 @@ impl Packet {
         match self {
             Self::Nop { .. } => &nop::FORMAT,
             Self::Copy { .. } => &copy::FORMAT,
-            Self::Write { .. } => &write::FORMAT,
             Self::Fence { .. } => &fence::FORMAT,
             Self::Add { .. } => &atomic::FORMAT,
         }
-    }
-
-    /// Words of the packet, with those that it carries; not those that a `Nop` passes over.
-    pub fn word_count(&self) -> usize {
-        let carried = if let Self::Write { words, .. } = self { words.len() } else { 0 };
-        self.format().words + carried
     }
 
     /// Appends the packet's words to `out`, which is unchanged on an error.
@@ -126,11 +112,6 @@ impl Packet {
         match self {
             Self::Nop { .. } => Ok(()),
             Self::Copy { bytes, .. } => copied(*bytes),
-            Self::Write { destination, words } => {
-                aligned("the destination", *destination, 4)?;
-                let most = 4u64 << generation.write_count_bits;
-                long(4 * words.len() as u64, most, most)
-            }
             Self::Fence { address, .. } => aligned("the address", *address, 4),
             Self::Add { address, .. } => aligned("the address", *address, 8),
         }
@@ -144,13 +125,6 @@ impl Packet {
                 .set(copy::COUNT, bytes - 1)?
                 .set_pair(copy::SOURCE_LOW, copy::SOURCE_HIGH, *source)?
                 .set_pair(copy::DESTINATION_LOW, copy::DESTINATION_HIGH, *destination),
-            Self::Write { destination, words: data } => {
-                words
-                    .set_pair(write::DESTINATION_LOW, write::DESTINATION_HIGH, *destination)?
-                    .set(write::COUNT, data.len() as u64 - 1)?;
-                out.extend_from_slice(data);
-                return Ok(());
-            }
             Self::Fence { address, value } => words
                 .set(fence::MEMORY_TYPE, generation.fence_memory_type)?
                 .set_pair(fence::ADDRESS_LOW, fence::ADDRESS_HIGH, *address)?

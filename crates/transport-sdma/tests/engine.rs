@@ -89,19 +89,15 @@ fn fence(value: u32) -> Packet {
 }
 
 #[test]
-fn a_write_may_pass_a_copy_and_a_fence_may_not() {
+fn a_fence_waits_for_the_copy_before_it() {
     for copy_first in [true, false] {
-        let write = Packet::Write { destination: 200, words: vec![7] };
-        let mut bench = Bench::new(4, &[COPY, write, fence(9)]);
+        let mut bench = Bench::new(4, &[COPY, fence(9)]);
         (0..16).step_by(4).for_each(|at| bench.memory.store(at, at as u32 + 1).unwrap());
-        let mut passed = false;
         while bench.step(copy_first).unwrap() == Did::Worked {
             let copied = bench.load(64 + 12) == 13;
-            passed |= bench.load(200) == 7 && !copied;
             assert!(copied || bench.load(128) == 0, "the fence stands for the copy");
         }
-        assert_eq!(passed, !copy_first);
-        assert_eq!([64, 68, 72, 76, 128, 200].map(|at| bench.load(at)), [1, 5, 9, 13, 9, 7]);
+        assert_eq!([64, 68, 72, 76, 128].map(|at| bench.load(at)), [1, 5, 9, 13, 9]);
         assert!(bench.engine.is_idle());
     }
 }
@@ -110,18 +106,17 @@ fn a_write_may_pass_a_copy_and_a_fence_may_not() {
 fn every_packet_has_its_effect() {
     let packets = [
         Packet::Nop { skip: 0 },
-        Packet::Write { destination: 0, words: vec![0x0102_0304; 2] },
-        // Off every boundary, and behind the write.
-        fence(0),
+        // Off every boundary.
         Packet::Copy { source: 1, destination: 65, bytes: 3 },
         Packet::Add { address: 96, value: u64::MAX },
         Packet::Add { address: 96, value: 6 },
         fence(3),
     ];
     let mut bench = Bench::new(2, &packets);
+    bench.memory.store(0, 0x0102_0304).unwrap();
     bench.run();
-    let words = [0, 4, 64, 96, 100, 128].map(|at| bench.load(at));
-    assert_eq!(words, [0x0102_0304, 0x0102_0304, 0x0102_0300, 5, 0, 3]);
+    let words = [64, 96, 100, 128].map(|at| bench.load(at));
+    assert_eq!(words, [0x0102_0300, 5, 0, 3]);
     assert_eq!(bench.engine.read(), bench.words.len() as u64 * 4);
 }
 

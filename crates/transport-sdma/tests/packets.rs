@@ -8,7 +8,7 @@ use proptest::prelude::*;
 fn words(packet: &Packet, generation: &Generation) -> Vec<u32> {
     let mut out = Vec::new();
     packet.encode(generation, &mut out).unwrap();
-    assert_eq!(out.len(), packet.word_count());
+    assert_eq!(out.len(), packet.format().words);
     out
 }
 
@@ -37,8 +37,6 @@ fn words_by_hand() {
     assert_eq!(words(&Packet::Fence { address: 0x20_0000_0004, value: 7 }, gfx942()), [5, 4, 0x20, 7]);
     assert_eq!(words(&Packet::Fence { address: 4, value: 7 }, gfx1100), [0x0003_0005, 4, 0, 7]);
     assert_eq!(words(&Packet::Nop { skip: 3 }, gfx942()), [0x0003_0000]);
-    let data = vec![0xa, 0xb];
-    assert_eq!(words(&Packet::Write { destination: 8, words: data }, gfx942()), [2, 8, 0, 1, 0xa, 0xb]);
 }
 
 #[test]
@@ -62,8 +60,6 @@ fn packet(generation: &'static Generation) -> impl Strategy<Value = Packet> {
             destination,
             bytes
         }),
-        (aligned(4), prop::collection::vec(any::<u32>(), 1..40))
-            .prop_map(|(destination, words)| Packet::Write { destination, words }),
         (aligned(4), any::<u32>()).prop_map(|(address, value)| Packet::Fence { address, value }),
         (aligned(8), any::<u64>()).prop_map(|(address, value)| Packet::Add { address, value }),
     ]
@@ -124,7 +120,7 @@ proptest! {
         for packet in &packets {
             packet.encode(generation, &mut out).unwrap();
         }
-        let last = packets.last().map_or(0, Packet::word_count);
+        let last = packets.last().map_or(0, |packet| packet.format().words);
         prop_assume!(cut < last);
         let left = out.len() - cut;
         let refused = decode::packets(&out[..left], generation).unwrap_err();
@@ -162,7 +158,5 @@ fn what_engines_would_take_for_something_else_is_refused() {
     let misaligned = |packet| matches!(refused(packet), Error::Misaligned { .. });
     assert!(misaligned(Packet::Fence { address: 2, value: 0 }));
     assert!(misaligned(Packet::Add { address: 4, value: 0 }));
-    assert!(misaligned(Packet::Write { destination: 1, words: vec![0] }));
-    assert!(matches!(refused(Packet::Write { destination: 0, words: vec![] }), Error::Empty { .. }));
     assert!(matches!(refused(Packet::Nop { skip: 1 << 14 }), Error::Field { .. }));
 }

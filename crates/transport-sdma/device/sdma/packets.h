@@ -17,14 +17,6 @@ static constexpr u32 SDMA_COPY_SOURCE_HIGH_WORD = 4;
 static constexpr u32 SDMA_COPY_DESTINATION_LOW_WORD = 5;
 static constexpr u32 SDMA_COPY_DESTINATION_HIGH_WORD = 6;
 
-static constexpr u32 SDMA_WRITE = 0x2;
-static constexpr u32 SDMA_WRITE_WORDS = 4;
-static constexpr u32 SDMA_WRITE_DESTINATION_LOW_WORD = 1;
-static constexpr u32 SDMA_WRITE_DESTINATION_HIGH_WORD = 2;
-static constexpr u32 SDMA_WRITE_COUNT_WORD = 3;
-static constexpr u32 SDMA_WRITE_COUNT_SHIFT = 0;
-static constexpr u32 SDMA_WRITE_COUNT_MOST = 0x3fffff;
-
 static constexpr u32 SDMA_FENCE = 0x5;
 static constexpr u32 SDMA_FENCE_WORDS = 4;
 static constexpr u32 SDMA_FENCE_MEMORY_TYPE_WORD = 0;
