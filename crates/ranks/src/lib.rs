@@ -46,6 +46,7 @@
 //! # Ok::<(), anabranch_ranks::Error>(())
 //! ```
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod across;
 mod digest;

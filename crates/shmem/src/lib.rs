@@ -18,6 +18,7 @@
 //!
 //! Nothing waits without a deadline: the host's exchanges have [`WorldConfig::rendezvous_deadline`], kernels
 //! [`WorldConfig::operation_deadline`], kept in device memory beside the abort word that ends all waits at once.
+#![warn(missing_docs)]
 
 mod collective;
 mod config;

@@ -9,9 +9,7 @@ use crate::packet::Packet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("word {word}: {what}")]
 pub struct Refused {
-    /// The word at which the packet begins.
     pub word: usize,
-    /// What is wrong with it.
     pub what: Wrong,
 }
 
@@ -19,7 +17,6 @@ pub struct Refused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Wrong {
-    /// No packet has this code.
     #[error("op {op} with sub op {sub_op} is no packet")]
     Unknown {
         /// Bits 7:0.
@@ -27,48 +24,16 @@ pub enum Wrong {
         /// Bits 15:8.
         sub_op: u32,
     },
-    /// The packet reaches past the words that are there.
     #[error("a packet of {needed} words, and {left} are left")]
-    Short {
-        /// Words of the packet.
-        needed: usize,
-        /// Words there are.
-        left: usize,
-    },
-    /// Bits that must be zero are not.
+    Short { needed: usize, left: usize },
     #[error("word {index} of the packet is {value:#010x}, where {bits:#010x} must be zero")]
-    Reserved {
-        /// The word in the packet.
-        index: usize,
-        /// What it is.
-        value: u32,
-        /// The bits.
-        bits: u32,
-    },
-    /// An address off its boundary.
+    Reserved { index: usize, value: u32, bits: u32 },
     #[error("address {address:#x} is not a multiple of {multiple}")]
-    Misaligned {
-        /// The address.
-        address: u64,
-        /// The boundary.
-        multiple: u64,
-    },
-    /// A length above what the engine does.
+    Misaligned { address: u64, multiple: u64 },
     #[error("{bytes} bytes, and the engine takes at most {most}")]
-    TooLong {
-        /// Bytes.
-        bytes: u64,
-        /// The most.
-        most: u64,
-    },
-    /// A value that means nothing.
+    TooLong { bytes: u64, most: u64 },
     #[error("{what} {value} is not known")]
-    Meaning {
-        /// Which.
-        what: &'static str,
-        /// The value.
-        value: u32,
-    },
+    Meaning { what: &'static str, value: u32 },
 }
 
 /// Reads one packet at `words[0]`, and how many words it takes, with those that it carries or passes over. `words` ends where the

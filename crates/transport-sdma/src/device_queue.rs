@@ -99,22 +99,12 @@ pub enum DeviceQueueError {
     /// The ring cannot be.
     #[error(transparent)]
     Ring(#[from] Error),
-    /// The machine does not give an engine.
     #[error("a copy engine of the GPU has no queue")]
     Engine(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The runtime refused memory for it.
     #[error("the memory of a queue of copy engines")]
     Memory(#[from] anabranch_hip::Error),
-    /// An engine took the probe's packets and did not do them.
     #[error("{engine} did not do a copy and a fence within {waited:?}{}", stopped.as_ref().map_or(String::new(), |why| format!(": {why}")))]
-    Dead {
-        /// The engine.
-        engine: String,
-        /// How long it had.
-        waited: Duration,
-        /// What it says.
-        stopped: Option<String>,
-    },
+    Dead { engine: String, waited: Duration, stopped: Option<String> },
 }
 
 /// Words of the producers, each in a line of its own: no two are polled and written by different agents.

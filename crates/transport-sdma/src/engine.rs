@@ -33,9 +33,7 @@ pub trait Memory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{bytes} bytes at {address:#x} are not memory of the engine")]
 pub struct Fault {
-    /// The address.
     pub address: u64,
-    /// Bytes that were wanted there.
     pub bytes: u64,
 }
 
@@ -43,32 +41,16 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stopped {
-    /// A packet that is none.
     #[error("at position {position}: {refused}")]
     Packet {
-        /// Where the words begin.
         position: u64,
         /// What is wrong, counted from there.
         refused: Refused,
     },
-    /// A packet about memory that is not there.
     #[error("at position {position}: {fault}")]
-    Memory {
-        /// Where the packet stands.
-        position: u64,
-        /// What it wanted.
-        fault: Fault,
-    },
-    /// The write pointer cannot be.
+    Memory { position: u64, fault: Fault },
     #[error("the write pointer is {write}, and the engine has read up to {read} of a ring of {bytes} bytes")]
-    Pointer {
-        /// The write pointer.
-        write: u64,
-        /// The read pointer.
-        read: u64,
-        /// The ring.
-        bytes: u64,
-    },
+    Pointer { write: u64, read: u64, bytes: u64 },
 }
 
 /// What a step came to.
