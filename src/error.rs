@@ -196,7 +196,7 @@ impl Error {
         match self {
             Self::Bootstrap(error) => expired(error),
             _ => self.of_world().is_some_and(|error| match error {
-                Shmem::RanksMissing { .. } | Shmem::Fault(Fault::DeadlineExpired(_)) => true,
+                Shmem::Fault(Fault::DeadlineExpired(_)) => true,
                 Shmem::Rendezvous { source, .. } => expired(source),
                 _ => false,
             }),
@@ -239,9 +239,6 @@ fn of_world(error: &Shmem) -> Vec<GlobalRank> {
         | Shmem::Unreachable { peer: rank, .. }
         | Shmem::Probe { peer: rank, .. } => vec![*rank],
         Shmem::Fault(Fault::CollectiveFailed { missing, .. }) => missing.clone(),
-        Shmem::RanksMissing { missing, lost, .. } => {
-            missing.iter().copied().chain(lost.iter().map(|loss| loss.rank)).collect()
-        }
         Shmem::Rendezvous { source, .. } => of_rendezvous(source),
         _ => Vec::new(),
     }
@@ -251,7 +248,6 @@ fn of_world(error: &Shmem) -> Vec<GlobalRank> {
 fn of_rendezvous(error: &Bootstrap) -> Vec<GlobalRank> {
     match error {
         Bootstrap::PeerLost { loss, .. } | Bootstrap::GivenUp { loss, .. } => vec![loss.rank],
-        Bootstrap::Disagreement { rank, other, .. } => vec![*rank, *other],
         Bootstrap::KeyNotSet { losses, .. } => losses.iter().map(|loss| loss.rank).collect(),
         Bootstrap::CannotForm { by, .. } => vec![*by],
         Bootstrap::StillJoined { ranks, .. } => ranks.clone(),
@@ -278,29 +274,22 @@ mod tests {
     fn kinds_are_found_through_every_layer() {
         let expired =
             || Bootstrap::LeaveUnconfirmed { rank: GlobalRank::new(1), waited: std::time::Duration::ZERO };
-        let missing = || Shmem::RanksMissing {
-            size: 2,
-            waited: std::time::Duration::ZERO,
-            by: Some(GlobalRank::new(0)),
-            missing: vec![GlobalRank::new(1)],
-            all: true,
-            elsewhere: Vec::new(),
-            lost: Vec::new(),
-        };
+        let failed =
+            || Shmem::FailedOn { step: "join".into(), rank: GlobalRank::new(1), cause: "no memory".into() };
         let cases: Vec<(Error, ErrorKind, u8)> = vec![
             (Error::NoCacheDirectory, ErrorKind::Environment, 3),
             (Error::too_few_devices(8, RuntimeKind::Nvidia, 4), ErrorKind::Config, 2),
             (Bootstrap::NoLauncher { looked_for: vec!["RANK"] }.into(), ErrorKind::Environment, 3),
             (expired().into(), ErrorKind::Peer, 5),
             (Shmem::Rendezvous { step: "join".into(), source: expired() }.into(), ErrorKind::Peer, 5),
-            (missing().into(), ErrorKind::Peer, 5),
+            (failed().into(), ErrorKind::Peer, 5),
             (Ccl::Foreign { what: "a tensor" }.into(), ErrorKind::Usage, 1),
             (
                 Ccl::Config { field: "ccl.max_blocks", given: 4096, allowed: "0 to 1024" }.into(),
                 ErrorKind::Config,
                 2,
             ),
-            (Ccl::Shmem(missing()).into(), ErrorKind::Peer, 5),
+            (Ccl::Shmem(failed()).into(), ErrorKind::Peer, 5),
             (Ep::Shmem(Shmem::Jit(Jit::Capturing)).into(), ErrorKind::Usage, 1),
             (
                 Ep::Hip(anabranch_hip::Error::Runtime {

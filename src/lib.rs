@@ -26,6 +26,7 @@
 //!
 //! The [`config`] module checks settings before anything happens. Making a plan (a world, a
 //! [`Communicator`], an [`ep::ExpertParallel`]) checks shapes and that all ranks agree; a collective checks its call. Kernels check what only they can see.
+#![warn(missing_docs)]
 
 mod check;
 pub mod config;
@@ -133,7 +134,7 @@ pub mod ranks {
     //! Ranks, groups, meshes and nodes.
 
     pub use anabranch_ranks::{
-        Axis, Error, ErrorKind, GlobalRank, Group, GroupRank, LinkSettings, Mesh, Nodes, Root, SplitChoice,
+        Axis, Error, ErrorKind, GlobalRank, Group, GroupRank, LinkSettings, Mesh, Nodes, SplitChoice,
         UnknownSpeed, UnknownWord,
     };
 }

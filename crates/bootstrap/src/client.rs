@@ -2,9 +2,9 @@
 
 use crate::error::list;
 use crate::mailbox::{Closed, Mailbox, Waited};
-use crate::message::{Failure, OperationKey, Reply, Request, Shape};
+use crate::message::{Failure, OperationKey, Reply, Request};
 use crate::{Deadline, Error, Loss, LossObserver};
-use anabranch_ranks::{GlobalRank, Group, GroupRank};
+use anabranch_ranks::{GlobalRank, Group};
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -70,15 +70,14 @@ impl Client {
         }
     }
 
-    fn collective(
+    pub(crate) fn all_gather(
         &self,
         group: &Group,
         tag: &str,
-        shape: Shape,
         bytes: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<Vec<u8>>, Error> {
-        let phase = || format!("{shape} '{tag}'");
+        let phase = || format!("all_gather '{tag}'");
         if let Some(given) = group.members().iter().copied().find(|rank| rank.get() >= self.size) {
             let allowed = format!("the world has {} ranks", self.size);
             return Err(Error::Invalid {
@@ -92,7 +91,7 @@ impl Client {
             let allowed = format!("its members are ranks {}", list(group.members()));
             return Err(Error::Invalid { phase: phase(), given, allowed });
         }
-        let (request, key) = self.contribute(group, tag, shape, bytes, &phase)?;
+        let (request, key) = self.contribute(group, tag, bytes, &phase)?;
         let mut waited = self.mailbox.wait(request, deadline);
         if matches!(waited, Waited::Expired) {
             // The hub ends the call for all and says who was missing, or has ended it meanwhile.
@@ -103,11 +102,7 @@ impl Client {
         }
         match waited {
             Waited::Answered(Reply::Gathered(parts)) => {
-                let expected = match shape {
-                    Shape::Gather => group.size() as usize,
-                    Shape::Broadcast { .. } => 1,
-                    Shape::Barrier => 0,
-                };
+                let expected = group.size() as usize;
                 if parts.len() != expected {
                     let problem = format!("the answer has {} parts; expected are {expected}", parts.len());
                     return Err(Error::Answer { phase: phase(), problem });
@@ -133,7 +128,6 @@ impl Client {
         &self,
         group: &Group,
         tag: &str,
-        shape: Shape,
         bytes: &[u8],
         phase: &dyn Fn() -> String,
     ) -> Result<(u64, OperationKey), Error> {
@@ -146,45 +140,9 @@ impl Client {
         let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
         let sequence = sequences.entry((group.clone(), tag.to_owned())).or_insert(0);
         let key = OperationKey { group: group.clone(), tag: tag.to_owned(), sequence: *sequence };
-        self.send(request, Request::Contribute { key: key.clone(), shape, bytes: bytes.to_vec() }, phase)?;
+        self.send(request, Request::Contribute { key: key.clone(), bytes: bytes.to_vec() }, phase)?;
         *sequence += 1;
         Ok((request, key))
-    }
-
-    pub(crate) fn all_gather(
-        &self,
-        group: &Group,
-        tag: &str,
-        bytes: &[u8],
-        deadline: Deadline,
-    ) -> Result<Vec<Vec<u8>>, Error> {
-        self.collective(group, tag, Shape::Gather, bytes, deadline)
-    }
-
-    #[expect(clippy::expect_used, reason = "`collective` counts the parts")]
-    pub(crate) fn broadcast(
-        &self,
-        group: &Group,
-        tag: &str,
-        root: GroupRank,
-        bytes: &[u8],
-        deadline: Deadline,
-    ) -> Result<Vec<u8>, Error> {
-        let shape = Shape::Broadcast { root };
-        let Some(rank) = group.global(root) else {
-            return Err(Error::Invalid {
-                phase: format!("{shape} '{tag}'"),
-                given: format!("root {root} is outside the group"),
-                allowed: format!("it has {} members", group.size()),
-            });
-        };
-        let bytes = if rank == self.rank { bytes } else { &[] };
-        let mut parts = self.collective(group, tag, shape, bytes, deadline)?;
-        Ok(parts.pop().expect("the answer to a broadcast has one part"))
-    }
-
-    pub(crate) fn barrier(&self, group: &Group, tag: &str, deadline: Deadline) -> Result<(), Error> {
-        self.collective(group, tag, Shape::Barrier, &[], deadline).map(drop)
     }
 
     pub(crate) fn set(&self, key: &str, value: &[u8]) -> Result<(), Error> {
@@ -281,13 +239,6 @@ impl Client {
                 Error::Expired { phase, by, waited, members, missing, elsewhere }
             }
             Failure::Lost(loss) => Error::PeerLost { phase, loss },
-            Failure::Disagreement { rank, shape, other, other_shape } => Error::Disagreement {
-                phase,
-                rank,
-                called: shape.to_string(),
-                other,
-                other_called: other_shape.to_string(),
-            },
             Failure::TooLarge { bytes } => too_large(phase, bytes, self.limit),
         }
     }
@@ -328,28 +279,6 @@ macro_rules! rendezvous_by_client {
             ) -> Result<Vec<Vec<u8>>, $crate::Error> {
                 anabranch_clock::give_way("all_gather");
                 self.client.all_gather(group, tag, bytes, deadline)
-            }
-
-            fn broadcast(
-                &self,
-                group: &anabranch_ranks::Group,
-                tag: &str,
-                root: anabranch_ranks::GroupRank,
-                bytes: &[u8],
-                deadline: $crate::Deadline,
-            ) -> Result<Vec<u8>, $crate::Error> {
-                anabranch_clock::give_way("broadcast");
-                self.client.broadcast(group, tag, root, bytes, deadline)
-            }
-
-            fn barrier(
-                &self,
-                group: &anabranch_ranks::Group,
-                tag: &str,
-                deadline: $crate::Deadline,
-            ) -> Result<(), $crate::Error> {
-                anabranch_clock::give_way("barrier");
-                self.client.barrier(group, tag, deadline)
             }
 
             fn set(&self, key: &str, value: &[u8]) -> Result<(), $crate::Error> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct OtherCall {
     /// The rank that did not come.
     pub rank: GlobalRank,
-    /// The call in which it waits instead, as in `barrier 'heap'`.
+    /// The call in which it waits instead, as in `all_gather 'heap'`.
     pub phase: String,
 }
 
@@ -67,21 +67,7 @@ pub enum Error {
         /// The ranks lost by then, which may have been meant to set it.
         losses: Vec<Loss>,
     },
-    /// Members made different collective calls with one tag.
-    #[error("{phase}: {rank} called {called}, but {other} called {other_called}")]
-    Disagreement {
-        /// This rank's call and its tag.
-        phase: String,
-        /// The rank that came later.
-        rank: GlobalRank,
-        /// Its call.
-        called: String,
-        /// A rank that had come before.
-        other: GlobalRank,
-        /// Its call.
-        other_called: String,
-    },
-    /// A group, a root or a message that this rank or this world does not take. Nothing was sent, except where the parts of a
+    /// A group or a message that this rank or this world does not take. Nothing was sent, except where the parts of a
     /// collective are too large together: then all members get this error.
     #[error("{phase}: {given}; {allowed}")]
     Invalid {
@@ -255,7 +241,7 @@ impl Error {
             | Self::Unprotected { .. }
             | Self::Interface { .. }
             | Self::System { .. } => ErrorKind::Environment,
-            Self::Disagreement { .. } | Self::Invalid { .. } | Self::Left { .. } => ErrorKind::Usage,
+            Self::Invalid { .. } | Self::Left { .. } => ErrorKind::Usage,
             _ => ErrorKind::Peer,
         }
     }
@@ -363,14 +349,14 @@ mod tests {
     #[test]
     fn missing_ranks_are_counted_and_listed_as_ranges() {
         let error = Error::Expired {
-            phase: "barrier 'join'".into(),
+            phase: "all_gather 'join'".into(),
             by: GlobalRank::new(0),
             waited: Some(Duration::from_secs(60)),
             members: 16,
             missing: [10, 5, 9].map(GlobalRank::new).to_vec(),
             elsewhere: Vec::new(),
         };
-        let text = "barrier 'join': the deadline of rank 0 expired after 60s: 13 of 16 ranks have come; missing 5, 9-10";
+        let text = "all_gather 'join': the deadline of rank 0 expired after 60s: 13 of 16 ranks have come; missing 5, 9-10";
         assert_eq!(error.to_string(), text);
     }
 }

@@ -21,7 +21,7 @@ pub(crate) const HEADER: usize = 40;
 /// The first bytes of every frame.
 pub(crate) const MAGIC: [u8; 8] = *b"anabrnch";
 /// The version that this build speaks.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 
 /// What is wrong with bytes that should be a frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -303,7 +303,7 @@ mod tests {
         bytes[8] = 9;
         assert_eq!(
             Header::decode(&bytes, 0).unwrap_err().to_string(),
-            "it has version 9, but this side speaks version 2"
+            "it has version 9, but this side speaks version 3"
         );
         bytes[..8].copy_from_slice(b"GET / HT");
         assert!(

@@ -2,7 +2,7 @@
 //!
 //! It does no I/O and waits for nothing: a request or a loss goes in, and answers to be delivered come out.
 
-use crate::message::{Failure, OperationKey, Reply, Request, Shape, gathered_bytes};
+use crate::message::{Failure, OperationKey, Reply, Request, gathered_bytes};
 use crate::{Loss, LossKind, OtherCall};
 use anabranch_ranks::GlobalRank;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,6 @@ pub(crate) struct Delivery {
 #[derive(Debug)]
 enum Operation {
     Gathering {
-        shape: Shape,
         arrived: BTreeMap<GlobalRank, (u64, Vec<u8>)>,
     },
     /// Kept until every member has been informed, so that late members fail too instead of waiting.
@@ -68,7 +67,7 @@ impl Hub {
     /// Takes a request of a rank. The caller has checked that a group has `from` as a member.
     pub(crate) fn handle(&mut self, from: GlobalRank, request: u64, what: Request) -> Vec<Delivery> {
         match what {
-            Request::Contribute { key, shape, bytes } => self.contribute(from, request, &key, shape, bytes),
+            Request::Contribute { key, bytes } => self.contribute(from, request, &key, bytes),
             Request::Withdraw { key } => self.withdraw(from, &key),
             Request::Set { key, value } => {
                 let value = Arc::new(value);
@@ -122,7 +121,7 @@ impl Hub {
         let needs_it = |key: &&OperationKey| key.group.contains(loss.rank);
         let ended: Vec<_> = self.operations.keys().filter(needs_it).cloned().collect();
         for key in ended {
-            if let Some(Operation::Gathering { arrived, .. }) = self.operations.remove(&key) {
+            if let Some(Operation::Gathering { arrived }) = self.operations.remove(&key) {
                 deliveries.extend(arrived.into_iter().filter(|(rank, _)| *rank != loss.rank).map(
                     |(to, (request, _))| Delivery {
                         to,
@@ -135,13 +134,11 @@ impl Hub {
         deliveries
     }
 
-    #[expect(clippy::expect_used, reason = "an arrival makes the call")]
     fn contribute(
         &mut self,
         from: GlobalRank,
         request: u64,
         key: &OperationKey,
-        shape: Shape,
         bytes: Vec<u8>,
     ) -> Vec<Delivery> {
         if let Some(loss) = self.losses.iter().find(|loss| key.group.contains(loss.rank)) {
@@ -150,7 +147,7 @@ impl Hub {
         let operation = self
             .operations
             .entry(key.clone())
-            .or_insert_with(|| Operation::Gathering { shape, arrived: BTreeMap::new() });
+            .or_insert_with(|| Operation::Gathering { arrived: BTreeMap::new() });
         match operation {
             Operation::Failed { failure, told } => {
                 told.insert(from);
@@ -160,37 +157,21 @@ impl Hub {
                 }
                 vec![Delivery { to: from, request, reply }]
             }
-            Operation::Gathering { shape: other_shape, arrived } => {
-                let disagreement = (*other_shape != shape).then(|| Failure::Disagreement {
-                    rank: from,
-                    shape,
-                    other: *arrived.keys().next().expect("a call that exists has a first arrival"),
-                    other_shape: *other_shape,
-                });
+            Operation::Gathering { arrived } => {
                 arrived.insert(from, (request, bytes));
-                if let Some(failure) = disagreement {
-                    self.fail(key, &failure)
-                } else if arrived.len() >= key.group.members().len() {
-                    self.complete(key)
-                } else {
-                    Vec::new()
-                }
+                if arrived.len() >= key.group.members().len() { self.complete(key) } else { Vec::new() }
             }
         }
     }
 
     fn complete(&mut self, key: &OperationKey) -> Vec<Delivery> {
-        let Some(Operation::Gathering { shape, mut arrived }) = self.operations.remove(key) else {
+        let Some(Operation::Gathering { mut arrived }) = self.operations.remove(key) else {
             return Vec::new();
         };
-        let mut take = |rank: &GlobalRank| {
+        let take = |rank: &GlobalRank| {
             arrived.get_mut(rank).map(|(_, bytes)| std::mem::take(bytes)).unwrap_or_default()
         };
-        let parts: Vec<Vec<u8>> = match shape {
-            Shape::Gather => key.group.members().iter().map(take).collect(),
-            Shape::Broadcast { root } => key.group.global(root).iter().map(&mut take).collect(),
-            Shape::Barrier => Vec::new(),
-        };
+        let parts: Vec<Vec<u8>> = key.group.members().iter().map(take).collect();
         let bytes = gathered_bytes(&parts);
         let reply = if bytes > self.limit {
             Reply::Failed(Failure::TooLarge { bytes })
@@ -201,7 +182,7 @@ impl Hub {
     }
 
     fn withdraw(&mut self, from: GlobalRank, key: &OperationKey) -> Vec<Delivery> {
-        let Some(Operation::Gathering { arrived, .. }) = self.operations.get(key) else {
+        let Some(Operation::Gathering { arrived }) = self.operations.get(key) else {
             // It has ended meanwhile, and the answer is on its way.
             return Vec::new();
         };
@@ -216,7 +197,7 @@ impl Hub {
 
     /// Fails a call for those who have come and for those who will.
     fn fail(&mut self, key: &OperationKey, failure: &Failure) -> Vec<Delivery> {
-        let Some(Operation::Gathering { arrived, .. }) = self.operations.remove(key) else {
+        let Some(Operation::Gathering { arrived }) = self.operations.remove(key) else {
             return Vec::new();
         };
         if arrived.len() < key.group.members().len() {
@@ -234,8 +215,8 @@ impl Hub {
         let mut found = Vec::new();
         for rank in ranks {
             let operation = self.operations.iter().find_map(|(key, operation)| match operation {
-                Operation::Gathering { shape, arrived } if arrived.contains_key(rank) => Some(format!(
-                    "{shape} '{}' (call {} over {} ranks)",
+                Operation::Gathering { arrived } if arrived.contains_key(rank) => Some(format!(
+                    "all_gather '{}' (call {} over {} ranks)",
                     key.tag,
                     key.sequence,
                     key.group.size()

@@ -13,7 +13,7 @@ fn key(group: &Group, sequence: u64) -> OperationKey {
 }
 
 fn gather(group: &Group, sequence: u64, bytes: &[u8]) -> Request {
-    Request::Contribute { key: key(group, sequence), shape: Shape::Gather, bytes: bytes.to_vec() }
+    Request::Contribute { key: key(group, sequence), bytes: bytes.to_vec() }
 }
 
 fn died(number: u32) -> Loss {
@@ -52,12 +52,12 @@ fn of_several_waiting_calls_the_same_one_is_reported_each_time() {
     let mut hub = Hub::new(3, u64::MAX);
     for tag in ["g", "c", "a", "f", "b", "e", "d", "h"] {
         let key = OperationKey { group: world.clone(), tag: tag.into(), sequence: 0 };
-        hub.handle(rank(1), 1, Request::Contribute { key, shape: Shape::Barrier, bytes: Vec::new() });
+        hub.handle(rank(1), 1, Request::Contribute { key, bytes: Vec::new() });
     }
     hub.handle(rank(0), 1, gather(&world, 0, b""));
     let out = hub.handle(rank(0), 1, Request::Withdraw { key: key(&world, 0) });
     let Reply::Failed(Failure::Missing { elsewhere, .. }) = &out[0].reply else { panic!("{out:?}") };
-    assert_eq!(elsewhere[0].phase, "barrier 'a' (call 0 over 3 ranks)");
+    assert_eq!(elsewhere[0].phase, "all_gather 'a' (call 0 over 3 ranks)");
 }
 
 #[test]
@@ -76,24 +76,6 @@ fn a_loss_ends_exactly_the_calls_that_need_the_rank() {
     assert!(out.iter().all(|d| d.reply == Reply::Gathered(Arc::new(vec![b"a".to_vec(), b"b".to_vec()]))));
     let out = hub.handle(rank(1), 4, gather(&world, 0, b""));
     assert_eq!(out, [Delivery { to: rank(1), request: 4, reply: Reply::Failed(Failure::Lost(died(2))) }]);
-    assert_eq!(hub.pending(), 0);
-}
-
-#[test]
-fn different_calls_with_one_tag_differ_from_late_ranks() {
-    let world = Group::world(2).unwrap();
-    let mut hub = Hub::new(2, u64::MAX);
-    hub.handle(rank(1), 1, gather(&world, 0, b""));
-    let barrier = Request::Contribute { key: key(&world, 0), shape: Shape::Barrier, bytes: Vec::new() };
-    let out = hub.handle(rank(0), 1, barrier);
-    let failure = Failure::Disagreement {
-        rank: rank(0),
-        shape: Shape::Barrier,
-        other: rank(1),
-        other_shape: Shape::Gather,
-    };
-    assert_eq!(out.len(), 2);
-    assert!(out.iter().all(|delivery| delivery.reply == Reply::Failed(failure.clone())));
     assert_eq!(hub.pending(), 0);
 }
 

@@ -34,6 +34,7 @@
 //! # Ok::<(), anabranch_ranks::Error>(())
 //! ```
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod client;
 mod deadline;

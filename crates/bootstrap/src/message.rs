@@ -3,9 +3,8 @@
 use crate::frame::{FrameError, Kind};
 use crate::wire::{Reader, Writer};
 use crate::{Loss, LossKind, OtherCall};
-use anabranch_ranks::{GlobalRank, Group, GroupRank};
+use anabranch_ranks::{GlobalRank, Group};
 use std::cmp::Ordering;
-use std::fmt;
 use std::sync::Arc;
 
 /// Which collective call: the `sequence`-th with this group and tag.
@@ -30,28 +29,10 @@ impl PartialOrd for OperationKey {
     }
 }
 
-/// Which kind of collective call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
-    Gather,
-    Broadcast { root: GroupRank },
-    Barrier,
-}
-
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gather => f.write_str("all_gather"),
-            Self::Broadcast { root } => write!(f, "broadcast from {root}"),
-            Self::Barrier => f.write_str("barrier"),
-        }
-    }
-}
-
 /// What a rank asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    Contribute { key: OperationKey, shape: Shape, bytes: Vec<u8> },
+    Contribute { key: OperationKey, bytes: Vec<u8> },
     Withdraw { key: OperationKey },
     Set { key: String, value: Vec<u8> },
     Wait { key: String },
@@ -64,14 +45,13 @@ pub(crate) enum Request {
 pub(crate) enum Failure {
     Missing { by: GlobalRank, missing: Vec<GlobalRank>, elsewhere: Vec<OtherCall> },
     Lost(Loss),
-    Disagreement { rank: GlobalRank, shape: Shape, other: GlobalRank, other_shape: Shape },
     TooLarge { bytes: u64 },
 }
 
 /// What the hub answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// All parts in group order of a gather, the root's alone of a broadcast, none of a barrier.
+    /// All parts in group order.
     Gathered(Arc<Vec<Vec<u8>>>),
     Failed(Failure),
     Value(Arc<Vec<u8>>),
@@ -83,9 +63,7 @@ impl Request {
     pub(crate) fn encode(&self) -> (Kind, Vec<u8>) {
         let writer = Writer::default();
         match self {
-            Self::Contribute { key, shape, bytes } => {
-                (Kind::Contribute, put_shape(put_key(writer, key), *shape).bytes(bytes).finish())
-            }
+            Self::Contribute { key, bytes } => (Kind::Contribute, put_key(writer, key).bytes(bytes).finish()),
             Self::Withdraw { key } => (Kind::Withdraw, put_key(writer, key).finish()),
             Self::Set { key, value } => (Kind::Set, writer.bytes(key.as_bytes()).bytes(value).finish()),
             Self::Wait { key } => (Kind::Wait, writer.bytes(key.as_bytes()).finish()),
@@ -103,11 +81,9 @@ impl Request {
     ) -> Result<Self, FrameError> {
         let mut reader = Reader::new(payload, kind.words());
         let request = match kind {
-            Kind::Contribute => Self::Contribute {
-                key: take_key(&mut reader, from, world)?,
-                shape: take_shape(&mut reader)?,
-                bytes: reader.bytes()?.to_vec(),
-            },
+            Kind::Contribute => {
+                Self::Contribute { key: take_key(&mut reader, from, world)?, bytes: reader.bytes()?.to_vec() }
+            }
             Kind::Withdraw => Self::Withdraw { key: take_key(&mut reader, from, world)? },
             Kind::Set => Self::Set { key: reader.text()?, value: reader.bytes()?.to_vec() },
             Kind::Wait => Self::Wait { key: reader.text()? },
@@ -115,11 +91,6 @@ impl Request {
             Kind::Goodbye => Self::Goodbye,
             _ => return Err(FrameError::Unexpected { kind: kind.words() }),
         };
-        if let Self::Contribute { key, shape: Shape::Broadcast { root }, .. } = &request
-            && root.get() >= key.group.size()
-        {
-            return Err(reader.malformed());
-        }
         reader.finish()?;
         Ok(request)
     }
@@ -185,23 +156,6 @@ fn take_key(reader: &mut Reader<'_>, from: GlobalRank, world: &Group) -> Result<
     Ok(OperationKey { group, tag: reader.text()?, sequence: reader.u64()? })
 }
 
-fn put_shape(writer: Writer, shape: Shape) -> Writer {
-    match shape {
-        Shape::Gather => writer.u8(0).u32(0),
-        Shape::Broadcast { root } => writer.u8(1).u32(root.get()),
-        Shape::Barrier => writer.u8(2).u32(0),
-    }
-}
-
-fn take_shape(reader: &mut Reader<'_>) -> Result<Shape, FrameError> {
-    match (reader.u8()?, reader.u32()?) {
-        (0, 0) => Ok(Shape::Gather),
-        (1, root) => Ok(Shape::Broadcast { root: GroupRank::new(root) }),
-        (2, 0) => Ok(Shape::Barrier),
-        _ => Err(reader.malformed()),
-    }
-}
-
 fn put_loss(writer: Writer, loss: &Loss) -> Writer {
     let kind = match loss.kind {
         LossKind::Left => 0,
@@ -229,11 +183,7 @@ fn put_failure(writer: Writer, failure: &Failure) -> Writer {
                 .fold(writer, |writer, other| writer.u32(other.rank.get()).bytes(other.phase.as_bytes()))
         }
         Failure::Lost(loss) => put_loss(writer.u8(1), loss),
-        Failure::Disagreement { rank, shape, other, other_shape } => {
-            let writer = put_shape(writer.u8(2).u32(rank.get()), *shape);
-            put_shape(writer.u32(other.get()), *other_shape)
-        }
-        Failure::TooLarge { bytes } => writer.u8(3).u64(*bytes),
+        Failure::TooLarge { bytes } => writer.u8(2).u64(*bytes),
     }
 }
 
@@ -249,13 +199,7 @@ fn take_failure(reader: &mut Reader<'_>) -> Result<Failure, FrameError> {
             Ok(Failure::Missing { by, missing, elsewhere })
         }
         1 => Ok(Failure::Lost(take_loss(reader)?)),
-        2 => Ok(Failure::Disagreement {
-            rank: GlobalRank::new(reader.u32()?),
-            shape: take_shape(reader)?,
-            other: GlobalRank::new(reader.u32()?),
-            other_shape: take_shape(reader)?,
-        }),
-        3 => Ok(Failure::TooLarge { bytes: reader.u64()? }),
+        2 => Ok(Failure::TooLarge { bytes: reader.u64()? }),
         _ => Err(reader.malformed()),
     }
 }
@@ -284,20 +228,9 @@ mod tests {
         })
     }
 
-    fn shape(size: u32) -> impl Strategy<Value = Shape> {
-        prop_oneof![
-            Just(Shape::Gather),
-            Just(Shape::Barrier),
-            (0..size).prop_map(|root| Shape::Broadcast { root: GroupRank::new(root) })
-        ]
-    }
-
     fn request() -> impl Strategy<Value = (Request, GlobalRank)> {
-        let contribute = key().prop_flat_map(|(key, from)| {
-            let size = key.group.size();
-            (Just(key), shape(size), bytes())
-                .prop_map(move |(key, shape, bytes)| (Request::Contribute { key, shape, bytes }, from))
-        });
+        let contribute =
+            (key(), bytes()).prop_map(|((key, from), bytes)| (Request::Contribute { key, bytes }, from));
         let named = ".{0,8}".prop_map(|key| (Request::Wait { key }, GlobalRank::new(0)));
         let cancel = ".{0,8}".prop_map(|key| (Request::Cancel { key }, GlobalRank::new(0)));
         let set =
@@ -326,11 +259,6 @@ mod tests {
             (any_rank(), prop::collection::vec(any_rank(), 0..4), prop::collection::vec(elsewhere, 0..3))
                 .prop_map(|(by, missing, elsewhere)| Failure::Missing { by, missing, elsewhere }),
             loss().prop_map(Failure::Lost),
-            (any_rank(), shape(SIZE), any_rank(), shape(SIZE)).prop_map(
-                |(rank, shape, other, other_shape)| {
-                    Failure::Disagreement { rank, shape, other, other_shape }
-                }
-            ),
             any::<u64>().prop_map(|bytes| Failure::TooLarge { bytes }),
         ]
     }

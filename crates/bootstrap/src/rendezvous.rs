@@ -1,7 +1,7 @@
 //! The trait.
 
 use crate::{Deadline, Error, Loss, LossObserver};
-use anabranch_ranks::{GlobalRank, Group, GroupRank};
+use anabranch_ranks::{GlobalRank, Group};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -21,12 +21,11 @@ pub trait Rendezvous: Send + Sync + Debug {
     fn size(&self) -> u32;
 
     /// Gives this rank's bytes to every member and returns all members' bytes in group order. The lengths
-    /// may differ.
+    /// may differ. With no bytes it is a barrier: it returns when all members have come.
     ///
     /// # Errors
     /// [`Error::Expired`] when a member has not come, [`Error::PeerLost`] when a
-    /// member left or died, [`Error::Disagreement`] when a member made another collective call with this tag,
-    /// [`Error::Invalid`], [`Error::Left`].
+    /// member left or died, [`Error::Invalid`], [`Error::Left`].
     fn all_gather(
         &self,
         group: &Group,
@@ -34,25 +33,6 @@ pub trait Rendezvous: Send + Sync + Debug {
         bytes: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<Vec<u8>>, Error>;
-
-    /// Returns the root's bytes on every member; the others' are ignored. Completes when all have come.
-    ///
-    /// # Errors
-    /// The errors of [`Rendezvous::all_gather`].
-    fn broadcast(
-        &self,
-        group: &Group,
-        tag: &str,
-        root: GroupRank,
-        bytes: &[u8],
-        deadline: Deadline,
-    ) -> Result<Vec<u8>, Error>;
-
-    /// Returns when all members have come.
-    ///
-    /// # Errors
-    /// The errors of [`Rendezvous::all_gather`].
-    fn barrier(&self, group: &Group, tag: &str, deadline: Deadline) -> Result<(), Error>;
 
     /// Stores a value for all ranks under this key, replacing one that is there. Never blocks: it is on its way when this
     /// returns, also when no rank has seen it.

@@ -4,7 +4,7 @@
     reason = "tests of real threads and processes run on the machine's time"
 )]
 
-use crate::common::{Form, run, short, soon};
+use crate::common::{Barrier, Form, run, short, soon};
 use anabranch_bootstrap::{Error, LossKind, Rendezvous};
 use anabranch_ranks::{GlobalRank, Group, GroupRank};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,10 +47,6 @@ fn exercise(rendezvous: &dyn Rendezvous) {
     for round in 0..3 {
         gather_and_check(rendezvous, &world, "rows", round);
         gather_and_check(rendezvous, &half, "rows", round + 100);
-        let root = at(round % half.size());
-        let sent = bytes_of(rendezvous.rank(), round);
-        let got = rendezvous.broadcast(&half, "plan", root, &sent, soon()).unwrap();
-        assert_eq!(got, bytes_of(half.global(root).unwrap(), round));
         rendezvous.barrier(&world, "rows", soon()).unwrap();
     }
     let alone = world.subset(&[me]).unwrap();
@@ -150,34 +146,9 @@ fn unequal_tags_show_where_the_others_wait() {
             error
         });
         let text = errors[0].to_string();
-        assert!(text.contains("rank 1 waits in barrier 'team'"), "{text}");
+        assert!(text.contains("rank 1 waits in all_gather 'team'"), "{text}");
         // Rank 0 gave up and left, which ends rank 1's wait long before its own deadline.
         assert!(matches!(&errors[1], Error::PeerLost { loss, .. } if loss.kind == LossKind::Left));
-    }
-}
-
-#[test]
-fn different_calls_with_one_tag_fail_at_once_on_all() {
-    for form in FORMS {
-        let errors = run(form, 2, |rendezvous| {
-            let world = Group::world(2).unwrap();
-            let error = if rendezvous.rank() == rank(0) {
-                rendezvous.barrier(&world, "t", soon()).unwrap_err()
-            } else {
-                rendezvous.broadcast(&world, "t", at(0), b"", soon()).unwrap_err()
-            };
-            gather_and_check(&*rendezvous, &world, "t", 1);
-            rendezvous.barrier(&world, "end", soon()).unwrap();
-            rendezvous.leave().unwrap();
-            error
-        });
-        for error in errors {
-            let text = error.to_string();
-            assert!(
-                text.contains("called barrier") && text.contains("called broadcast from group rank 0"),
-                "{text}"
-            );
-        }
     }
 }
 
@@ -268,14 +239,12 @@ fn wrong_use_is_refused_before_anything_happens() {
                 let error = rendezvous.barrier(&pair, "t", soon()).unwrap_err();
                 assert_eq!(
                     error.to_string(),
-                    "barrier 't': rank 2 is not a member of the group; its members are ranks 0-1"
+                    "all_gather 't': rank 2 is not a member of the group; its members are ranks 0-1"
                 );
             }
             let four = Group::world(4).unwrap();
             let error = rendezvous.barrier(&four, "t", soon()).unwrap_err();
-            assert_eq!(error.to_string(), "barrier 't': rank 3 is in the group; the world has 3 ranks");
-            let error = rendezvous.broadcast(&world, "t", at(3), b"", soon()).unwrap_err();
-            assert!(error.to_string().contains("root group rank 3 is outside the group; it has 3 members"));
+            assert_eq!(error.to_string(), "all_gather 't': rank 3 is in the group; the world has 3 ranks");
             // None of this put a rank out of step.
             gather_and_check(&*rendezvous, &world, "t", 1);
             rendezvous.barrier(&world, "end", soon()).unwrap();
@@ -322,5 +291,5 @@ fn a_panicking_thread_counts_as_dead() {
     .join();
     assert!(panicked.is_err());
     let error = here.barrier(&Group::world(2).unwrap(), "t", soon()).unwrap_err();
-    assert_eq!(error.to_string(), "barrier 't': rank 1 died (its thread panicked)");
+    assert_eq!(error.to_string(), "all_gather 't': rank 1 died (its thread panicked)");
 }

@@ -1,10 +1,10 @@
 //! A link that is cut or slow, over both forms.
 
-use crate::common::{Form, run_boxed, soon};
+use crate::common::{Barrier, Form, run_boxed, soon};
 use anabranch_bootstrap::{Deadline, Error, Loss, LossKind, Rendezvous, threads};
 use anabranch_clock::Moment;
 use anabranch_lockstep::Lockstep;
-use anabranch_ranks::{GlobalRank, Group, GroupRank};
+use anabranch_ranks::{GlobalRank, Group};
 use anabranch_testkit::{FaultyRendezvous, RendezvousFaults};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn five_calls(rendezvous: &dyn Rendezvous) -> (usize, Result<(), Error>) {
     let calls: [&dyn Fn() -> Result<(), Error>; 5] = [
         &|| rendezvous.all_gather(&world, "rows", &[me as u8], soon()).map(drop),
         &|| rendezvous.barrier(&world, "rows", soon()),
-        &|| rendezvous.broadcast(&world, "plan", GroupRank::new(1), b"plan", soon()).map(drop),
+        &|| rendezvous.all_gather(&world, "plan", b"plan", soon()).map(drop),
         &|| rendezvous.set(&format!("from {me}"), b"value"),
         &|| rendezvous.wait(&format!("from {}", (me + 1) % SIZE), soon()).map(drop),
     ];

@@ -5,7 +5,7 @@
     reason = "tests of real threads and processes run on the machine's time"
 )]
 
-use crate::common::{config, soon};
+use crate::common::{Barrier, config, soon};
 use anabranch_bootstrap::{Error, LossKind, Refusal, Rendezvous, Secret, TcpConfig, TcpRendezvous, TcpRoot};
 use anabranch_ranks::{GlobalRank, Group};
 use std::io::{ErrorKind, Read, Write};
@@ -74,7 +74,7 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 fn header(kind: u16, sender: u32, length: u64, payload: &[u8]) -> Vec<u8> {
     let mut bytes = b"anabrnch".to_vec();
-    bytes.extend(2_u16.to_le_bytes());
+    bytes.extend(3_u16.to_le_bytes());
     bytes.extend(kind.to_le_bytes());
     bytes.extend(sender.to_le_bytes());
     bytes.extend(0_u64.to_le_bytes());
@@ -401,7 +401,7 @@ fn one_changed_bit_on_the_way_ends_the_connection_and_not_the_world() {
     log();
     let root = TcpRoot::bind("127.0.0.1:0").unwrap();
     let address = root.address().to_string();
-    // Behind the hello and the record of the barrier that joining ends with.
+    // Behind the hello and the record of the call that joining ends with.
     let (through, _) = proxy(&address, Some(400));
     let (config_0, config_2) = (config(0, 3, &address), config(2, 3, &address));
     let rank_0 = thread::spawn(move || TcpRendezvous::join_with_root(config_0, root).unwrap());

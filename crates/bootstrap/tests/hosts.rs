@@ -5,7 +5,7 @@
     reason = "tests of real processes run on the machine's time, and their children learn their role from the environment"
 )]
 
-use crate::common::soon;
+use crate::common::{Barrier, soon};
 use anabranch_bootstrap::{
     Deadline, Error, Heartbeat, LossKind, Rendezvous, Secret, TcpConfig, TcpRendezvous,
 };

@@ -4,7 +4,7 @@
     reason = "tests of real threads and processes run on the machine's time"
 )]
 
-use crate::common::{config, soon};
+use crate::common::{Barrier, config, soon};
 use anabranch_bootstrap::{
     Deadline, Error, Heartbeat, LossKind, Rendezvous, TcpConfig, TcpRendezvous, TcpRoot,
 };

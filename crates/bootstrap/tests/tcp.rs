@@ -4,7 +4,7 @@
     reason = "tests of real threads and processes run on the machine's time"
 )]
 
-use crate::common::{Form, config, run, short, soon};
+use crate::common::{Barrier, Form, config, run, short, soon};
 use anabranch_bootstrap::{
     Deadline, Error, Heartbeat, LossKind, Refusal, Rendezvous, Secret, Session, TcpConfig, TcpRendezvous,
     TcpRoot, UniqueId,
@@ -31,7 +31,7 @@ fn ranks_that_do_not_join_are_listed() {
     let other = thread::spawn(move || TcpRendezvous::join(config_2).unwrap_err());
     let error = TcpRendezvous::join_with_root(config_0, root).unwrap_err();
     let Error::Expired { phase, missing, .. } = &error else { panic!("{error}") };
-    assert_eq!(phase, "barrier 'join'");
+    assert_eq!(phase, "all_gather 'join'");
     assert_eq!(missing, &[rank(1), rank(3)]);
     // The other learns the same, long before its own deadline.
     let error = other.join().unwrap();

@@ -7,6 +7,7 @@
     clippy::missing_safety_doc,
     reason = "the contract is at the head of the header, once for all functions"
 )]
+#![warn(missing_docs)]
 
 pub mod collectives;
 pub mod communicator;

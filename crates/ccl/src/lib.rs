@@ -17,6 +17,7 @@
 //!
 //! Reductions are in group-rank order, accumulated in f32 (f64 for f64), and rounded once: the results have the same bits on every rank, in
 //! every run, and with every algorithm.
+#![warn(missing_docs)]
 
 pub mod call;
 mod device;

@@ -22,6 +22,7 @@
 //!
 //! Sums are in group-rank order with f32 accumulation and one rounding, so the result is the same on every rank, in
 //! every run, and for every launch shape.
+#![warn(missing_docs)]
 
 #[cfg_attr(not(feature = "simulation"), expect(unreachable_pub, reason = "the feature exports it"))]
 mod args;

@@ -69,18 +69,3 @@ pub(crate) fn set_device(driver: &Driver, ordinal: c_int) -> Result<(), HipError
     CHOSEN.set(ordinal);
     Ok(())
 }
-
-/// Runs `action` with `context` current, and makes what was current before current again.
-pub(crate) fn within<T>(
-    driver: &Driver,
-    context: CuContext,
-    action: impl FnOnce() -> Result<T, HipError>,
-) -> Result<T, HipError> {
-    // SAFETY: the context came from the driver (cuStreamGetCtx) and lives as long as its stream.
-    check(unsafe { (driver.cuda.cuCtxPushCurrent_v2)(context) })?;
-    let outcome = action();
-    let mut popped = ptr::null_mut();
-    // SAFETY: pops what was pushed above; `action` leaves the stack as it found it.
-    check(unsafe { (driver.cuda.cuCtxPopCurrent_v2)(&raw mut popped) })?;
-    outcome
-}

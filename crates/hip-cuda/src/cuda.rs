@@ -25,8 +25,6 @@ pub(crate) type CuGraph = *mut c_void;
 pub(crate) type CuGraphExec = *mut c_void;
 /// `CUmemGenericAllocationHandle`.
 pub(crate) type CuMemHandle = u64;
-/// `CUhostFn`.
-pub(crate) type CuHostFunction = unsafe extern "C" fn(data: *mut c_void);
 
 // Device pointers travel through HIP's `void*`.
 const _: () = assert!(size_of::<*mut c_void>() == size_of::<CuDevicePointer>());

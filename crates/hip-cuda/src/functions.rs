@@ -6,9 +6,8 @@
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use crate::cuda::{
-    CuContext, CuDevice, CuDevicePointer, CuEvent, CuFunction, CuGraph, CuGraphExec, CuHostFunction,
-    CuIpcMemHandle, CuMemAccessDescriptor, CuMemAllocationProperties, CuMemHandle, CuModule, CuResult,
-    CuStream,
+    CuContext, CuDevice, CuDevicePointer, CuEvent, CuFunction, CuGraph, CuGraphExec, CuIpcMemHandle,
+    CuMemAccessDescriptor, CuMemAllocationProperties, CuMemHandle, CuModule, CuResult, CuStream,
 };
 
 macro_rules! driver_functions {
@@ -83,13 +82,10 @@ driver_functions! {
         fn cuDevicePrimaryCtxGetState(device: CuDevice, flags: *mut c_uint, active: *mut c_int);
         fn cuCtxGetCurrent(context: *mut CuContext);
         fn cuCtxSetCurrent(context: CuContext);
-        fn cuCtxPushCurrent_v2(context: CuContext);
-        fn cuCtxPopCurrent_v2(context: *mut CuContext);
         fn cuCtxGetDevice(device: *mut CuDevice);
         fn cuCtxSynchronize();
         fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
         fn cuCtxEnablePeerAccess(peer: CuContext, flags: c_uint);
-        fn cuCtxDisablePeerAccess(peer: CuContext);
 
         // Memory.
         fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
@@ -119,7 +115,6 @@ driver_functions! {
         fn cuStreamSynchronize(stream: CuStream);
         fn cuStreamQuery(stream: CuStream);
         fn cuStreamWaitEvent(stream: CuStream, event: CuEvent, flags: c_uint);
-        fn cuStreamGetCtx(stream: CuStream, context: *mut CuContext);
         fn cuEventCreate(event: *mut CuEvent, flags: c_uint);
         fn cuEventDestroy_v2(event: CuEvent);
         fn cuEventRecord(event: CuEvent, stream: CuStream);
@@ -143,14 +138,12 @@ driver_functions! {
         fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
             blocks: *mut c_int, function: CuFunction, block_size: c_int, shared_bytes: usize,
         );
-        fn cuLaunchHostFunc(stream: CuStream, function: CuHostFunction, data: *mut c_void);
 
         // Graphs.
         fn cuStreamBeginCapture_v2(stream: CuStream, mode: c_int);
         fn cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph);
         fn cuStreamIsCapturing(stream: CuStream, status: *mut c_int);
         fn cuGraphInstantiateWithFlags(exec: *mut CuGraphExec, graph: CuGraph, flags: c_ulonglong);
-        fn cuGraphUpload(exec: CuGraphExec, stream: CuStream);
         fn cuGraphLaunch(exec: CuGraphExec, stream: CuStream);
         fn cuGraphExecDestroy(exec: CuGraphExec);
         fn cuGraphDestroy(graph: CuGraph);
@@ -192,9 +185,7 @@ driver_functions! {
         fn cuMemGetHandleForAddressRange(
             handle: *mut c_void, pointer: CuDevicePointer, bytes: usize, kind: c_int, flags: c_ulonglong,
         );
-        fn cuStreamWriteValue32_v2(stream: CuStream, pointer: CuDevicePointer, value: u32, flags: c_uint);
         fn cuStreamWriteValue64_v2(stream: CuStream, pointer: CuDevicePointer, value: u64, flags: c_uint);
-        fn cuStreamWaitValue32_v2(stream: CuStream, pointer: CuDevicePointer, value: u32, flags: c_uint);
         fn cuStreamWaitValue64_v2(stream: CuStream, pointer: CuDevicePointer, value: u64, flags: c_uint);
     }
 }

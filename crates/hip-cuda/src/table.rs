@@ -23,7 +23,6 @@ pub(crate) fn table(cuda: &DriverFunctions) -> HipApi {
         hipDeviceSynchronize: device::hipDeviceSynchronize,
         hipDeviceCanAccessPeer: device::hipDeviceCanAccessPeer,
         hipDeviceEnablePeerAccess: device::hipDeviceEnablePeerAccess,
-        hipDeviceDisablePeerAccess: device::hipDeviceDisablePeerAccess,
         hipMemGetInfo: memory::hipMemGetInfo,
         hipMalloc: memory::hipMalloc,
         hipFree: memory::hipFree,
@@ -69,19 +68,11 @@ pub(crate) fn table(cuda: &DriverFunctions) -> HipApi {
         hipGraphExecDestroy: graph::hipGraphExecDestroy,
         hipGraphDestroy: graph::hipGraphDestroy,
         hipExtMallocWithFlags: Some(memory::hipExtMallocWithFlags),
-        hipGraphUpload: Some(graph::hipGraphUpload),
-        hipStreamWriteValue32: cuda
-            .cuStreamWriteValue32_v2
-            .is_some()
-            .then_some(stream::hipStreamWriteValue32),
         hipStreamWriteValue64: cuda
             .cuStreamWriteValue64_v2
             .is_some()
             .then_some(stream::hipStreamWriteValue64),
-        hipStreamWaitValue32: cuda.cuStreamWaitValue32_v2.is_some().then_some(stream::hipStreamWaitValue32),
         hipStreamWaitValue64: cuda.cuStreamWaitValue64_v2.is_some().then_some(stream::hipStreamWaitValue64),
-        hipLaunchHostFunc: Some(stream::hipLaunchHostFunc),
-        hipStreamGetDevice: Some(stream::hipStreamGetDevice),
         hipStreamGetCaptureInfo: cuda
             .cuStreamGetCaptureInfo
             .is_some()

@@ -67,9 +67,6 @@ int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
 int cuCtxGetCurrent(handle *context) { *context = current; return 0; }
 int cuCtxSetCurrent(handle context) { current = context; return 0; }
 int cuCtxGetDevice(int *device) { if (!current) return 201; *device = (int)(u64)current - 0x1000; return 0; }
-static handle pushed;
-int cuCtxPushCurrent_v2(handle context) { pushed = current; current = context; return 0; }
-int cuCtxPopCurrent_v2(handle *context) { *context = current; current = pushed; return 0; }
 int cuCtxSynchronize(void) { note("synchronize %d\n", (int)(u64)current - 0x1000); return 0; }
 int cuCtxEnablePeerAccess(handle peer, unsigned flags) {
     static int enabled;
@@ -155,7 +152,6 @@ int cuStreamCreateWithPriority(handle *stream, unsigned flags, int priority) {
 }
 int cuStreamDestroy_v2(handle stream) { if (stream == (handle)0x52) note("destroy 52\n"); return 0; }
 int cuStreamQuery(handle stream) { return 600; }
-int cuStreamGetCtx(handle stream, handle *context) { *context = (handle)(u64)(0x1000 + 11); return 0; }
 int cuStreamWaitValue64_v2(handle stream, u64 pointer, u64 value, unsigned flags) {
     note("wait value %llx %llx %u\n", pointer, value, flags);
     return 0;

@@ -5,46 +5,36 @@
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The wave width is none that a machine of CPU threads can imitate.
     #[error("wave width {width} is not one of 1, 4, 32, 64")]
     WaveWidth {
         /// What was asked for, lanes.
         width: u32,
     },
-    /// A number of the configuration is outside its range.
     #[error("{field} is {value}, outside {least}..={most}")]
     Range {
         /// The field of [`HostConfig`](crate::HostConfig).
         field: &'static str,
-        /// What was asked for.
         value: u64,
-        /// The smallest value allowed.
         least: u64,
-        /// The largest value allowed.
         most: u64,
     },
     /// The address space for the lanes' stacks could not be reserved.
     #[error("cannot reserve {bytes} bytes of address space for lane stacks")]
     Reserve {
-        /// Bytes asked for.
         bytes: usize,
-        /// The system's word.
         #[source]
         source: std::io::Error,
     },
-    /// A worker thread could not be started.
     #[error("cannot start worker thread {worker}")]
     Thread {
         /// Which worker, from 0.
         worker: usize,
-        /// The system's word.
         #[source]
         source: std::io::Error,
     },
     /// The process could not read its own entry under `/proc`, without which memory cannot be shared.
     #[error("cannot read the process's start time from /proc/self/stat")]
     Process {
-        /// The system's word.
         #[source]
         source: std::io::Error,
     },

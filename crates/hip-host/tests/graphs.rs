@@ -79,7 +79,6 @@ fn a_graph_with_fork_and_join_replays_100_times() {
         let executable = instantiate(&gpu, graph);
         // The graph keeps its kernels.
         ok(unsafe { (api.hipModuleUnload)(module) });
-        ok(unsafe { api.hipGraphUpload.unwrap()(executable, main) });
         for run in 1..=100_u64 {
             ok(unsafe { (api.hipGraphLaunch)(executable, main) });
             if run % 10 == 0 {

@@ -20,6 +20,7 @@
 //! loading is done when a plan is made, never under graph capture ([`refuse_capture`]).
 //!
 //! This crate reads no environment variable, keeps no process global, and prints nothing.
+#![warn(missing_docs)]
 
 pub mod cache;
 pub mod control;

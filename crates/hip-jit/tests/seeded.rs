@@ -1,5 +1,4 @@
 //! The seeded machine apart from its memory model (`litmus.rs`): equal runs, time, refusals, atomics.
-#![allow(missing_docs, reason = "helpers of tests fail by panicking")]
 
 use crate::common;
 

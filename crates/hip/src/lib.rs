@@ -7,6 +7,7 @@
 //!
 //! Who checks what: ranges of owned buffers and devices of handles are checked here; the contents of kernel
 //! arguments and the lifetime of addresses inside them are the launching crate's promise (`unsafe`).
+#![warn(missing_docs)]
 
 pub mod table;
 pub mod types;

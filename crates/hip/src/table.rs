@@ -7,9 +7,9 @@
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use crate::types::{
-    HipDeviceProperties, HipError, HipEvent, HipFunction, HipGraph, HipGraphExec, HipHostFunction,
-    HipIpcMemHandle, HipMemAccessDescriptor, HipMemAllocationProperties, HipMemGenericAllocationHandle,
-    HipModule, HipPointerAttributes, HipStream,
+    HipDeviceProperties, HipError, HipEvent, HipFunction, HipGraph, HipGraphExec, HipIpcMemHandle,
+    HipMemAccessDescriptor, HipMemAllocationProperties, HipMemGenericAllocationHandle, HipModule,
+    HipPointerAttributes, HipStream,
 };
 
 macro_rules! hip_table {
@@ -100,7 +100,6 @@ hip_table! {
         fn hipDeviceSynchronize() -> HipError;
         fn hipDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> HipError;
         fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> HipError;
-        fn hipDeviceDisablePeerAccess(peer: c_int) -> HipError;
 
         // Memory.
         fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> HipError;
@@ -166,17 +165,10 @@ hip_table! {
     optional {
         /// Uncached or fine-grained device memory; where it is absent `hipMalloc` memory is used.
         fn hipExtMallocWithFlags(pointer: *mut *mut c_void, bytes: usize, flags: c_uint) -> HipError;
-        fn hipGraphUpload(exec: HipGraphExec, stream: HipStream) -> HipError;
-        fn hipStreamWriteValue32(stream: HipStream, pointer: *mut c_void, value: u32, flags: c_uint) -> HipError;
         fn hipStreamWriteValue64(stream: HipStream, pointer: *mut c_void, value: u64, flags: c_uint) -> HipError;
-        fn hipStreamWaitValue32(
-            stream: HipStream, pointer: *mut c_void, value: u32, flags: c_uint, mask: u32,
-        ) -> HipError;
         fn hipStreamWaitValue64(
             stream: HipStream, pointer: *mut c_void, value: u64, flags: c_uint, mask: u64,
         ) -> HipError;
-        fn hipLaunchHostFunc(stream: HipStream, function: HipHostFunction, data: *mut c_void) -> HipError;
-        fn hipStreamGetDevice(stream: HipStream, device: *mut c_int) -> HipError;
         fn hipStreamGetCaptureInfo(stream: HipStream, status: *mut c_int, id: *mut c_ulonglong) -> HipError;
         /// Since ROCm 6.4.2.
         fn hipEventRecordWithFlags(event: HipEvent, stream: HipStream, flags: c_uint) -> HipError;

@@ -20,8 +20,6 @@ pub type HipGraph = *mut c_void;
 pub type HipGraphExec = *mut c_void;
 /// `hipMemGenericAllocationHandle_t`.
 pub type HipMemGenericAllocationHandle = *mut c_void;
-/// `hipHostFn_t`.
-pub type HipHostFunction = unsafe extern "C" fn(data: *mut c_void);
 
 /// `hipError_t`: an integer with a looked-up name.
 #[repr(transparent)]

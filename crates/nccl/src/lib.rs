@@ -8,6 +8,7 @@
 //! functions.
 //!
 //! The registries are global to the process: NCCL's callers have a number (`ncclComm_t`, `ncclWindow_t`, an address), and nothing else.
+#![warn(missing_docs)]
 
 mod abi;
 mod blocks;

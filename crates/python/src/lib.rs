@@ -1,6 +1,7 @@
 //! The native part of the Python module `anabranch`.
 //!
 //! It knows tensors by DLPack and the array interfaces, and no framework; what knows torch or JAX is Python.
+#![warn(missing_docs)]
 
 mod array;
 mod communicator;

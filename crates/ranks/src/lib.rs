@@ -9,7 +9,6 @@
 //!   once. [`Across`] says by which way it comes.
 //! * [`LinkSpeeds`] are the speeds of links inside nodes and between them, by which routes are chosen: what [`LinkSettings`] set, and else
 //!   those of the device ([`DeviceLinks`]).
-//! * [`Root`] turns the two ways in which torch's front ends name a root into a rank of the group.
 //! * Every constructor takes a parent group and is checked against that parent, not against the world.
 //!
 //! A global rank is not accepted where a rank in a group is meant:
@@ -47,6 +46,7 @@
 //! # Ok::<(), anabranch_ranks::Error>(())
 //! ```
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod across;
 mod digest;
@@ -58,7 +58,6 @@ mod links;
 mod mesh;
 mod nodes;
 mod rank;
-mod root;
 mod split;
 mod words;
 
@@ -72,6 +71,5 @@ pub use links::{DeviceLinks, LinkSettings, LinkSpeeds, Moved, Source, TimeParts,
 pub use mesh::{Axis, Mesh};
 pub use nodes::Nodes;
 pub use rank::{GlobalRank, GroupRank};
-pub use root::{Root, global_rank_of_group, group_rank_of_global};
 pub use split::SplitChoice;
 pub use words::UnknownWord;

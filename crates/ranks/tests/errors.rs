@@ -1,8 +1,6 @@
 //! What is refused, and in which words: each message says what was given and what is allowed.
 
-use anabranch_ranks::{
-    Error, GlobalRank, Group, GroupRank, Root, SplitChoice, global_rank_of_group, group_rank_of_global,
-};
+use anabranch_ranks::{Error, GlobalRank, Group, GroupRank, SplitChoice};
 
 fn at(number: u32) -> GroupRank {
     GroupRank::new(number)
@@ -131,60 +129,6 @@ fn sizes_of_axes_do_not_wrap() {
     assert!(matches!(group.mesh(&[("a", 4), ("b", most)]), Err(Error::Invalid { .. })));
     assert!(matches!(group.mesh(&[("a", most), ("b", 2), ("c", 2)]), Err(Error::Invalid { .. })));
     assert!(group.mesh(&[("a", 1), ("b", 4), ("c", 1)]).is_ok());
-}
-
-#[test]
-fn roots_are_named_in_one_of_two_ways() {
-    let group = parent();
-    let world = |number: u32| Some(GlobalRank::new(number));
-    let inside = |number: u32| Some(at(number));
-    for from in [Root::from_src, Root::from_dst] {
-        // The rank of the world and the place in the group are different numbers throughout.
-        for (place, rank) in group.iter() {
-            assert_eq!(from(&group, Some(rank), None), Ok(place));
-            assert_eq!(from(&group, None, Some(place)), Ok(place));
-            assert_eq!(group_rank_of_global(&group, rank), Ok(place));
-            assert_eq!(global_rank_of_group(&group, place), Ok(rank));
-        }
-    }
-    let cases: Vec<(Error, &str)> = vec![
-        (
-            Root::from_src(&group, world(12), inside(1)).unwrap_err(),
-            "src and group_src: 12 and 1 were both given; give exactly one: src is a rank of the world, group_src a rank of the group",
-        ),
-        (
-            Root::from_dst(&group, world(3), inside(9)).unwrap_err(),
-            "dst and group_dst: 3 and 9 were both given; give exactly one: dst is a rank of the world, group_dst a rank of the group",
-        ),
-        (
-            Root::from_src(&group, None, None).unwrap_err(),
-            "src and group_src: neither was given; give exactly one: src is a rank of the world, group_src a rank of the group",
-        ),
-        (
-            Root::from_dst(&group, None, None).unwrap_err(),
-            "dst and group_dst: neither was given; give exactly one: dst is a rank of the world, group_dst a rank of the group",
-        ),
-        // A place in the group where a rank of the world is meant.
-        (
-            Root::from_src(&group, world(1), None).unwrap_err(),
-            "src: rank 1 of the world is not a member of the group (4 members)",
-        ),
-        (
-            Root::from_dst(&group, None, inside(12)).unwrap_err(),
-            "group_dst: group rank 12 is outside the group, which has 4 members (0 to 3)",
-        ),
-        (
-            group_rank_of_global(&group, GlobalRank::new(11)).unwrap_err(),
-            "group_rank_of_global: rank 11 of the world is not a member of the group (4 members)",
-        ),
-        (
-            global_rank_of_group(&group, at(4)).unwrap_err(),
-            "global_rank_of_group: group rank 4 is outside the group, which has 4 members (0 to 3)",
-        ),
-    ];
-    for (error, words) in cases {
-        assert_eq!(error.to_string(), words);
-    }
 }
 
 #[test]

@@ -13,11 +13,12 @@
 //! Every member of a group makes the calls marked collective, in the same order for each group. Each ends
 //! with the members' statuses: a call that fails on one rank is an error on all, which names the rank. Errors about the
 //! request leave the world as it was. A lost rank, an expired wait or a broken exchange poisons it for good, and every
-//! later call returns the first cause. [`World::monitored_barrier`] and [`World::exchange_within`] may time out in a world that
-//! goes on; [`World::tolerate_losses`] is for operations that continue without a lost rank.
+//! later call returns the first cause. [`World::exchange_within`] may time out in a world that goes on;
+//! [`World::tolerate_losses`] is for operations that continue without a lost rank.
 //!
 //! Nothing waits without a deadline: the host's exchanges have [`WorldConfig::rendezvous_deadline`], kernels
 //! [`WorldConfig::operation_deadline`], kept in device memory beside the abort word that ends all waits at once.
+#![warn(missing_docs)]
 
 mod collective;
 mod config;

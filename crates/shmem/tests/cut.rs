@@ -21,8 +21,6 @@ fn life(bench: &Bench, runtime: &Runtime, rendezvous: Arc<dyn Rendezvous>) -> Re
     let memory = world.allocate(world.group(), 4096, DEFAULT_ALIGNMENT, "rows")?;
     world.barrier(world.group(), "between")?;
     drop(memory);
-    world.monitored_barrier(world.group(), Duration::from_secs(10), false)?;
-    world.monitored_barrier(world.group(), Duration::from_secs(10), true)?;
     world.exchange(world.group(), "bytes", &[1])?;
     world.leave()
 }

@@ -118,7 +118,6 @@ fn refused(world: &World, made: &Made, source: &anabranch_hip::DeviceBuffer) {
         ("exchange", world.exchange(group, "late", &[]).map(drop)),
         ("allocate", world.allocate(group, 8, DEFAULT_ALIGNMENT, "late").map(drop)),
         ("team", world.team(group).map(drop)),
-        ("monitored barrier", world.monitored_barrier(group, std::time::Duration::from_secs(1), false)),
     ];
     for (call, result) in results {
         match result {

@@ -21,7 +21,6 @@ mod leaks;
 mod lifetimes;
 mod lockstep;
 mod many_ranks;
-mod monitored;
 mod nic_code;
 mod nics;
 mod nics_failures;

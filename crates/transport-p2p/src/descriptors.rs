@@ -37,55 +37,23 @@ const BACKLOG: i32 = 1024;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// The time was over.
     #[error("no file descriptor came from {}, or none could be sent there, within {waited:?}", list(missing))]
-    Expired {
-        /// Who is missing.
-        missing: Vec<GlobalRank>,
-        /// How long it was waited for.
-        waited: Duration,
-    },
-    /// A rank that takes part is gone.
+    Expired { missing: Vec<GlobalRank>, waited: Duration },
     #[error("{peer} was lost while file descriptors were passed: {detail}")]
-    Lost {
-        /// The rank.
-        peer: GlobalRank,
-        /// What was seen.
-        detail: String,
-    },
+    Lost { peer: GlobalRank, detail: String },
     /// Another rank could not take part, and said so.
     #[error("{peer} could not pass file descriptors: {cause}")]
-    FailedOn {
-        /// The rank.
-        peer: GlobalRank,
-        /// Its error.
-        cause: String,
-    },
-    /// Nobody listens at the peer's name.
+    FailedOn { peer: GlobalRank, cause: String },
     #[error(
         "the socket of {peer} is not there: its process is gone, or it is in another network namespace (containers have to \
          share one: --network=host)"
     )]
-    Unreachable {
-        /// The rank.
-        peer: GlobalRank,
-    },
-    /// Another user's process has the peer's name.
+    Unreachable { peer: GlobalRank },
     #[error("the socket of {peer} belongs to user {found}, this rank to user {own}")]
-    OtherUser {
-        /// The rank.
-        peer: GlobalRank,
-        /// Whose process it is.
-        found: u32,
-        /// This process's user.
-        own: u32,
-    },
-    /// The system refused a call.
+    OtherUser { peer: GlobalRank, found: u32, own: u32 },
     #[error("{call} failed")]
     System {
-        /// The call.
         call: &'static str,
-        /// Why.
         #[source]
         source: std::io::Error,
     },

@@ -15,85 +15,49 @@ use crate::offer::{Name, Offer};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WindowError {
-    /// The device does not keep addresses and memory apart.
     #[error(
         "{device} has no virtual memory management, or its memory cannot be exported as file descriptors (amd: ROCm 7.2 on)"
     )]
-    Unsupported {
-        /// The device.
-        device: anabranch_hip::DeviceOrdinal,
-    },
-    /// More than the address space holds.
+    Unsupported { device: anabranch_hip::DeviceOrdinal },
     #[error("{ranks} slots for {bytes} bytes in units of {granularity} bytes are more than can be addressed")]
-    TooLarge {
-        /// Slots.
-        ranks: u32,
-        /// Bytes wanted in each.
-        bytes: u64,
-        /// What all devices can map in.
-        granularity: u64,
-    },
-    /// No addresses.
+    TooLarge { ranks: u32, bytes: u64, granularity: u64 },
     #[error("a range of {bytes} bytes cannot be reserved")]
     Reserve {
-        /// The range.
         bytes: u64,
-        /// The runtime's error.
         #[source]
         source: anabranch_hip::Error,
     },
-    /// No memory.
     #[error("{bytes} bytes of uncached physical memory cannot be allocated")]
     Allocate {
-        /// Bytes.
         bytes: u64,
-        /// The runtime's error.
         #[source]
         source: anabranch_hip::Error,
     },
-    /// This rank's memory was not exported.
     #[error("this rank's memory cannot be exported as a file descriptor")]
     Export {
-        /// The runtime's error.
         #[source]
         source: anabranch_hip::Error,
     },
-    /// A peer's file descriptor was not imported.
     #[error("its file descriptor cannot be imported")]
     Import {
-        /// The runtime's error.
         #[source]
         source: anabranch_hip::Error,
     },
-    /// A slot was not mapped.
     #[error("slot {slot} of the flat range at {base} cannot be mapped")]
     Map {
         /// The slot: the rank's number.
         slot: u32,
-        /// The range.
         base: DeviceAddress,
-        /// The runtime's error.
         #[source]
         source: anabranch_hip::Error,
     },
-    /// No descriptor came from a rank of another process.
     #[error("no file descriptor came from {peer}")]
-    NoDescriptor {
-        /// The rank.
-        peer: GlobalRank,
-    },
+    NoDescriptor { peer: GlobalRank },
     /// A rank beyond the last slot.
     #[error("{peer} has no slot: there are {ranks}")]
-    NoSlot {
-        /// The rank.
-        peer: GlobalRank,
-        /// Slots.
-        ranks: u32,
-    },
-    /// There is no mailbox for the peers' descriptors.
+    NoSlot { peer: GlobalRank, ranks: u32 },
     #[error("no mailbox could be made for the file descriptors of other ranks")]
     Mailbox {
-        /// Why.
         #[source]
         source: ExchangeError,
     },

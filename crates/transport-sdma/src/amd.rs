@@ -47,5 +47,5 @@ pub use queue::{AmdEngines, AmdQueue, DEFAULT_RING_BYTES};
 pub use thunk::{Allocation, KfdVersion, Thunk, ThunkDriver, ThunkQueue};
 pub use topology::{Gpu, NODES_FOLDER, PCI_FOLDER, Topology};
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

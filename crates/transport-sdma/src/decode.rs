@@ -3,15 +3,13 @@
 //! is not in a known form is refused with its position.
 
 use crate::generation::Generation;
-use crate::packet::{Compare, Packet};
+use crate::packet::Packet;
 
 /// What an engine refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("word {word}: {what}")]
 pub struct Refused {
-    /// The word at which the packet begins.
     pub word: usize,
-    /// What is wrong with it.
     pub what: Wrong,
 }
 
@@ -19,7 +17,6 @@ pub struct Refused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Wrong {
-    /// No packet has this code.
     #[error("op {op} with sub op {sub_op} is no packet")]
     Unknown {
         /// Bits 7:0.
@@ -27,57 +24,16 @@ pub enum Wrong {
         /// Bits 15:8.
         sub_op: u32,
     },
-    /// The packet reaches past the words that are there.
     #[error("a packet of {needed} words, and {left} are left")]
-    Short {
-        /// Words of the packet.
-        needed: usize,
-        /// Words there are.
-        left: usize,
-    },
-    /// Bits that must be zero are not.
+    Short { needed: usize, left: usize },
     #[error("word {index} of the packet is {value:#010x}, where {bits:#010x} must be zero")]
-    Reserved {
-        /// The word in the packet.
-        index: usize,
-        /// What it is.
-        value: u32,
-        /// The bits.
-        bits: u32,
-    },
-    /// An address off its boundary.
+    Reserved { index: usize, value: u32, bits: u32 },
     #[error("address {address:#x} is not a multiple of {multiple}")]
-    Misaligned {
-        /// The address.
-        address: u64,
-        /// The boundary.
-        multiple: u64,
-    },
-    /// A length above what the engine does.
+    Misaligned { address: u64, multiple: u64 },
     #[error("{bytes} bytes, and the engine takes at most {most}")]
-    TooLong {
-        /// Bytes.
-        bytes: u64,
-        /// The most.
-        most: u64,
-    },
-    /// A length that is not whole words.
-    #[error("a fill of {bytes} bytes is not a multiple of a word")]
-    NotWords {
-        /// Bytes.
-        bytes: u64,
-    },
-    /// A value that means nothing.
+    TooLong { bytes: u64, most: u64 },
     #[error("{what} {value} is not known")]
-    Meaning {
-        /// Which.
-        what: &'static str,
-        /// The value.
-        value: u32,
-    },
-    /// The generation has no such packet.
-    #[error("the engine has no copy with two destinations")]
-    NoBroadcast,
+    Meaning { what: &'static str, value: u32 },
 }
 
 /// Reads one packet at `words[0]`, and how many words it takes, with those that it carries or passes over. `words` ends where the
@@ -97,15 +53,6 @@ pub fn packet(words: &[u32], generation: &Generation) -> Result<(Packet, usize),
             Ok((Packet::Nop { skip }, 1 + skip as usize))
         }
         (0x01, 0) => copy(&reader, generation),
-        (0x02, 0) => {
-            reader.has(4)?;
-            reader.zero(0, 0xffff_0000)?;
-            let destination = reader.address(1, 4)?;
-            reader.zero(3, !((1 << generation.write_count_bits) - 1))?;
-            let count = words[3] as usize + 1;
-            reader.has(4 + count)?;
-            Ok((Packet::Write { destination, words: words[4..4 + count].to_vec() }, 4 + count))
-        }
         (0x05, 0) => {
             reader.has(4)?;
             reader.zero(0, 0xfff8_0000)?;
@@ -115,13 +62,6 @@ pub fn packet(words: &[u32], generation: &Generation) -> Result<(Packet, usize),
             }
             Ok((Packet::Fence { address: reader.address(1, 4)?, value: words[3] }, 4))
         }
-        (0x06, 0) => {
-            reader.has(2)?;
-            reader.zero(0, 0xffff_0000)?;
-            reader.zero(1, 0xf000_0000)?;
-            Ok((Packet::Trap { context: words[1] }, 2))
-        }
-        (0x08, 0) => poll(&reader),
         (0x0a, 0) => {
             reader.has(8)?;
             reader.zero(0, 0x01ff_0000)?;
@@ -133,12 +73,6 @@ pub fn packet(words: &[u32], generation: &Generation) -> Result<(Packet, usize),
                 reader.zero(index, u32::MAX)?;
             }
             Ok((Packet::Add { address: reader.address(1, 8)?, value: reader.pair(3) }, 8))
-        }
-        (0x0b, 0) => fill(&reader, generation),
-        (0x0d, 2) => {
-            reader.has(3)?;
-            reader.zero(0, 0xffff_0000)?;
-            Ok((Packet::Timestamp { address: reader.address(1, 32)? }, 3))
         }
         _ => Err(Wrong::Unknown { op, sub_op }),
     }
@@ -190,68 +124,12 @@ impl Reader<'_> {
 
 fn copy(reader: &Reader<'_>, generation: &Generation) -> Result<(Packet, usize), Wrong> {
     reader.has(7)?;
-    let broadcast = reader.words[0] & 0x0800_0000 != 0;
-    reader.zero(0, 0xf7ff_0000)?;
+    reader.zero(0, 0xffff_0000)?;
     reader.zero(2, u32::MAX)?;
     reader.zero(1, !((1u32 << generation.copy_count_bits) - 1))?;
     let bytes = reader.words[1] + 1;
     if bytes > generation.most_copy_bytes {
         return Err(Wrong::TooLong { bytes: bytes.into(), most: generation.most_copy_bytes.into() });
     }
-    let (source, destination) = (reader.pair(3), reader.pair(5));
-    if !broadcast {
-        return Ok((Packet::Copy { source, destination, bytes }, 7));
-    }
-    if !generation.broadcasts {
-        return Err(Wrong::NoBroadcast);
-    }
-    reader.has(9)?;
-    Ok((Packet::CopyBroadcast { source, destinations: [destination, reader.pair(7)], bytes }, 9))
-}
-
-fn poll(reader: &Reader<'_>) -> Result<(Packet, usize), Wrong> {
-    reader.has(6)?;
-    let head = reader.words[0];
-    if head & 0x8000_0000 == 0 {
-        // Of what is not about memory, the flush alone is known.
-        let is_flush = head == 8 && reader.words[1..6] == [0, 0x8000_0000, 0, 0, 0];
-        return if is_flush {
-            Ok((Packet::FlushHost, 6))
-        } else {
-            Err(Wrong::Meaning { what: "poll of a register", value: head })
-        };
-    }
-    reader.zero(0, 0x0fff_0000)?;
-    reader.zero(5, 0xf000_0000)?;
-    let code = (head >> 28) & 7;
-    let Some(compare) = Compare::ALL.get(code as usize).copied() else {
-        return Err(Wrong::Meaning { what: "comparison", value: code });
-    };
-    let packet = Packet::Poll {
-        address: reader.address(1, 4)?,
-        compare,
-        reference: reader.words[3],
-        mask: reader.words[4],
-        interval: reader.words[5] & 0xffff,
-        retries: reader.words[5] >> 16,
-    };
-    Ok((packet, 6))
-}
-
-fn fill(reader: &Reader<'_>, generation: &Generation) -> Result<(Packet, usize), Wrong> {
-    reader.has(5)?;
-    reader.zero(0, 0x3fff_0000)?;
-    reader.zero(4, 0xffc0_0000)?;
-    let size = reader.words[0] >> 30;
-    if size != 2 {
-        return Err(Wrong::Meaning { what: "size of a pattern", value: size });
-    }
-    let bytes = reader.words[4] + 1;
-    if !bytes.is_multiple_of(4) {
-        return Err(Wrong::NotWords { bytes: bytes.into() });
-    }
-    if bytes > generation.most_fill_bytes {
-        return Err(Wrong::TooLong { bytes: bytes.into(), most: generation.most_fill_bytes.into() });
-    }
-    Ok((Packet::Fill { destination: reader.address(1, 4)?, pattern: reader.words[3], bytes }, 5))
+    Ok((Packet::Copy { source: reader.pair(3), destination: reader.pair(5), bytes }, 7))
 }

@@ -12,7 +12,6 @@ use crate::error::Error;
 use crate::format::fence;
 use crate::generation::Generation;
 use crate::packet::Packet;
-use crate::queue::{Port, Queue, QueueError};
 use crate::ring::{Ring, UNIT};
 
 device_struct! {
@@ -65,6 +64,16 @@ pub struct EngineWords {
     pub read_pointer: DeviceAddress,
 }
 
+/// How the host puts words into a ring.
+pub trait Port: Send + Sync {
+    /// Stores words at a place of the ring, in bytes from its start. They end at the ring's end at the latest.
+    fn write(&self, place: u64, words: &[u32]);
+
+    /// Lets the engine read up to this position: the write pointer, then the doorbell, after all words that this
+    /// thread wrote.
+    fn publish(&self, end: u64);
+}
+
 /// What carries out the packets of one ring. Dropping it stops it.
 pub trait QueueEngine: fmt::Debug + Send + Sync {
     /// Where it looks.
@@ -90,31 +99,12 @@ pub enum DeviceQueueError {
     /// The ring cannot be.
     #[error(transparent)]
     Ring(#[from] Error),
-    /// The machine does not give an engine.
     #[error("a copy engine of the GPU has no queue")]
     Engine(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The runtime refused memory for it.
     #[error("the memory of a queue of copy engines")]
     Memory(#[from] anabranch_hip::Error),
-    /// An engine did not take the packets of the probe.
-    #[error("{engine} does not take packets")]
-    Probe {
-        /// The engine.
-        engine: String,
-        /// What happened.
-        #[source]
-        source: QueueError,
-    },
-    /// An engine took the probe's packets and did not do them.
     #[error("{engine} did not do a copy and a fence within {waited:?}{}", stopped.as_ref().map_or(String::new(), |why| format!(": {why}")))]
-    Dead {
-        /// The engine.
-        engine: String,
-        /// How long it had.
-        waited: Duration,
-        /// What it says.
-        stopped: Option<String>,
-    },
+    Dead { engine: String, waited: Duration, stopped: Option<String> },
 }
 
 /// Words of the producers, each in a line of its own: no two are polled and written by different agents.
@@ -213,20 +203,25 @@ fn probe(
     patience: Duration,
 ) -> Result<u64, DeviceQueueError> {
     let start = Moment::now();
-    let (ring, at) = (engine.ring(), words.address());
+    let at = words.address();
     let copy = Packet::Copy { source: source.0, destination: at.offset(PROBE).0, bytes: 8 };
     let mut packets = encoded(&copy, generation)?;
-    // Alone in a new ring: it ends in the ring's first units.
-    let end = ring.place_words(0, (packets.len() + fence::FORMAT.words) as u64)?.end;
+    // Alone in a new ring, of which no packet comes near the end ([`DeviceQueue::LEAST_RING`]).
+    let end = ((packets.len() + fence::FORMAT.words) as u64 * 4).next_multiple_of(UNIT);
     let value = (end / UNIT) as u32;
     packets.extend(encoded(&Packet::Fence { address: at.offset(DONE).0, value }, generation)?);
     let patient = || {
         sleep(PAUSE);
         start.elapsed() < patience
     };
-    let queue = Queue::new(ring, engine.port());
-    let failed = |source| DeviceQueueError::Probe { engine: engine.describe(), source };
-    let end = queue.submit(&packets, patient).map_err(failed)?;
+    // What fills the last unit is passed over.
+    let left = end / 4 - packets.len() as u64;
+    if left > 0 {
+        packets.extend(encoded(&Packet::Nop { skip: left as u32 - 1 }, generation)?);
+    }
+    let port = engine.port();
+    port.write(0, &packets);
+    port.publish(end);
     let mut done = [0; 4];
     loop {
         words.copy_to_host(DONE as usize, &mut done)?;

@@ -1,5 +1,5 @@
 //! An engine in software: reads packets with the decoder and does them. Does what hardware may do and no more: a copy takes
-//! several steps, and a write does not wait for the copy before it.
+//! several steps, and does not wait for the copy before it.
 
 use std::collections::VecDeque;
 
@@ -22,12 +22,6 @@ pub trait Memory {
     /// As for a copy.
     fn store(&mut self, address: u64, word: u32) -> Result<(), Fault>;
 
-    /// Loads a word; the address is a multiple of 4.
-    ///
-    /// # Errors
-    /// As for a copy.
-    fn load(&mut self, address: u64) -> Result<u32, Fault>;
-
     /// Adds to 64 bits, atomically; the address is a multiple of 8.
     ///
     /// # Errors
@@ -39,9 +33,7 @@ pub trait Memory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{bytes} bytes at {address:#x} are not memory of the engine")]
 pub struct Fault {
-    /// The address.
     pub address: u64,
-    /// Bytes that were wanted there.
     pub bytes: u64,
 }
 
@@ -49,32 +41,16 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stopped {
-    /// A packet that is none.
     #[error("at position {position}: {refused}")]
     Packet {
-        /// Where the words begin.
         position: u64,
         /// What is wrong, counted from there.
         refused: Refused,
     },
-    /// A packet about memory that is not there.
     #[error("at position {position}: {fault}")]
-    Memory {
-        /// Where the packet stands.
-        position: u64,
-        /// What it wanted.
-        fault: Fault,
-    },
-    /// The write pointer cannot be.
+    Memory { position: u64, fault: Fault },
     #[error("the write pointer is {write}, and the engine has read up to {read} of a ring of {bytes} bytes")]
-    Pointer {
-        /// The write pointer.
-        write: u64,
-        /// The read pointer.
-        read: u64,
-        /// The ring.
-        bytes: u64,
-    },
+    Pointer { write: u64, read: u64, bytes: u64 },
 }
 
 /// What a step came to.
@@ -82,11 +58,11 @@ pub enum Stopped {
 pub enum Did {
     /// Something.
     Worked,
-    /// Nothing: there are no packets, or a poll does not pass yet.
+    /// Nothing: there are no packets.
     Waits,
 }
 
-/// Words that it reads at once: those of an atomic, which no packet of fixed length exceeds but a copy with two destinations.
+/// Words that it reads at once: those of an atomic, which no packet of fixed length exceeds.
 const LOOK: usize = 8;
 
 /// A copy that is not yet done.
@@ -103,7 +79,6 @@ struct Copying {
 struct Current {
     packet: Packet,
     position: u64,
-    looks: u32,
 }
 
 /// One engine and its ring.
@@ -117,7 +92,6 @@ pub struct Engine {
     copies: VecDeque<Copying>,
     current: Option<Current>,
     stopped: Option<Stopped>,
-    interrupts: Vec<u32>,
 }
 
 impl Engine {
@@ -131,7 +105,6 @@ impl Engine {
             copies: VecDeque::new(),
             current: None,
             stopped: None,
-            interrupts: Vec::new(),
         }
     }
 
@@ -143,11 +116,6 @@ impl Engine {
     /// Why it stopped, if it did.
     pub fn stopped(&self) -> Option<Stopped> {
         self.stopped
-    }
-
-    /// Takes the interrupts that traps have raised.
-    pub fn take_interrupts(&mut self) -> Vec<u32> {
-        core::mem::take(&mut self.interrupts)
     }
 
     /// Whether everything that was read is done.
@@ -220,7 +188,7 @@ impl Engine {
         let (packet, taken) =
             read.map_err(|what| Stopped::Packet { position, refused: Refused { word: 0, what } })?;
         self.read += taken as u64 * 4;
-        self.current = Some(Current { packet, position, looks: 0 });
+        self.current = Some(Current { packet, position });
         Ok(true)
     }
 
@@ -243,55 +211,22 @@ impl Engine {
 
     /// Does the current packet, or what has to be done before it.
     fn perform(&mut self, memory: &mut impl Memory) -> Result<Did, Stopped> {
-        let Some(current) = &mut self.current else { return Ok(Did::Waits) };
+        let Some(current) = &self.current else { return Ok(Did::Waits) };
         let position = current.position;
         let stop = |fault| Stopped::Memory { position, fault };
-        let overlaps = matches!(
-            current.packet,
-            Packet::Nop { .. } | Packet::Copy { .. } | Packet::CopyBroadcast { .. } | Packet::Write { .. }
-        );
+        let overlaps = matches!(current.packet, Packet::Nop { .. } | Packet::Copy { .. });
         if !overlaps && !self.copies.is_empty() {
             self.copy_on(memory)?;
             return Ok(Did::Worked);
         }
         match &current.packet {
-            Packet::Nop { .. } | Packet::FlushHost => {}
+            Packet::Nop { .. } => {}
             Packet::Copy { source, destination, bytes } => {
                 let (source, destination, left) = (*source, *destination, u64::from(*bytes));
                 self.copies.push_back(Copying { source, destination, left, position });
             }
-            Packet::CopyBroadcast { source, destinations, bytes } => {
-                for destination in *destinations {
-                    let (source, left) = (*source, u64::from(*bytes));
-                    self.copies.push_back(Copying { source, destination, left, position });
-                }
-            }
-            Packet::Write { destination, words } => {
-                for (index, word) in words.iter().enumerate() {
-                    memory.store(destination + index as u64 * 4, *word).map_err(stop)?;
-                }
-            }
             Packet::Fence { address, value } => memory.store(*address, *value).map_err(stop)?,
-            Packet::Trap { context } => self.interrupts.push(*context),
-            Packet::Poll { address, compare, reference, mask, retries, .. } => {
-                let word = memory.load(*address).map_err(stop)? & mask;
-                let for_ever = *retries == 0xfff;
-                current.looks = current.looks.saturating_add(1);
-                if !compare.holds(word, *reference) && (for_ever || current.looks <= *retries) {
-                    return Ok(Did::Waits);
-                }
-            }
             Packet::Add { address, value } => memory.add(*address, *value).map_err(stop)?,
-            Packet::Fill { destination, pattern, bytes } => {
-                for offset in (0..u64::from(*bytes)).step_by(4) {
-                    memory.store(destination + offset, *pattern).map_err(stop)?;
-                }
-            }
-            // The clock is the packet's position: only that it grows is promised.
-            Packet::Timestamp { address } => {
-                memory.store(*address, position as u32).map_err(stop)?;
-                memory.store(address + 4, (position >> 32) as u32).map_err(stop)?;
-            }
         }
         self.current = None;
         Ok(Did::Worked)

@@ -7,73 +7,19 @@ pub enum Error {
     /// A packet about no bytes: the count field holds bytes - 1, and what it would say is the most it can.
     #[error("{packet} of 0 bytes: its count would read {most}")]
     Empty {
-        /// The packet.
         packet: &'static str,
         /// Bytes that the engine would take it for.
         most: u64,
     },
     /// More than one packet can say, or than engines of this generation do reliably.
     #[error("{packet} of {given} bytes: {generation} takes at most {most}")]
-    TooLong {
-        /// The packet.
-        packet: &'static str,
-        /// Bytes given.
-        given: u64,
-        /// The most.
-        most: u64,
-        /// The generation.
-        generation: &'static str,
-    },
-    /// An address or a length off its boundary.
+    TooLong { packet: &'static str, given: u64, most: u64, generation: &'static str },
     #[error("{packet}: {what} is {given:#x} and must be a multiple of {multiple}")]
-    Misaligned {
-        /// The packet.
-        packet: &'static str,
-        /// Which of its values.
-        what: &'static str,
-        /// The value.
-        given: u64,
-        /// The boundary.
-        multiple: u64,
-    },
-    /// A value that its field does not hold.
+    Misaligned { packet: &'static str, what: &'static str, given: u64, multiple: u64 },
     #[error("{packet}: {field} is {given} and its field holds at most {most}")]
-    Field {
-        /// The packet.
-        packet: &'static str,
-        /// The field.
-        field: &'static str,
-        /// The value.
-        given: u64,
-        /// The most.
-        most: u64,
-    },
-    /// The generation has no such packet.
-    #[error("{generation} has no {packet}")]
-    Absent {
-        /// The packet.
-        packet: &'static str,
-        /// The generation.
-        generation: &'static str,
-    },
-    /// A ring that cannot be.
+    Field { packet: &'static str, field: &'static str, given: u64, most: u64 },
     #[error("a ring of {given} bytes: allowed are powers of two from {least} on")]
-    Ring {
-        /// Bytes given.
-        given: u64,
-        /// The least.
-        least: u64,
-    },
-    /// More words than a ring ever has room for at once.
-    #[error("{given} words do not fit a ring of {bytes} bytes, which holds {most} at once")]
-    TooManyWords {
-        /// Words of the operation, with what fills its last unit.
-        given: u64,
-        /// Bytes of the ring.
-        bytes: u64,
-        /// The most words at once.
-        most: u64,
-    },
+    Ring { given: u64, least: u64 },
 }
 
 /// Result of this crate.

@@ -85,40 +85,6 @@ packet! {
 }
 
 packet! {
-    /// Copies `count + 1` bytes to two places.
-    copy_broadcast: "broadcast copy", 1 . 0, 9 words, {
-        /// Says that there are two destinations.
-        BROADCAST = 0 [27:27],
-        /// Bytes - 1.
-        COUNT = 1 [29:0],
-        /// Low half of the source's address.
-        SOURCE_LOW = 3 [31:0],
-        /// High half.
-        SOURCE_HIGH = 4 [31:0],
-        /// Low half of the first destination's address.
-        DESTINATION_LOW = 5 [31:0],
-        /// High half.
-        DESTINATION_HIGH = 6 [31:0],
-        /// Low half of the second destination's address.
-        SECOND_LOW = 7 [31:0],
-        /// High half.
-        SECOND_HIGH = 8 [31:0],
-    }
-}
-
-packet! {
-    /// Writes the `count + 1` words that follow it.
-    write: "write", 2 . 0, 4 words, {
-        /// Low half of the destination's address.
-        DESTINATION_LOW = 1 [31:0],
-        /// High half.
-        DESTINATION_HIGH = 2 [31:0],
-        /// Words - 1; narrower where [`Generation::write_count_bits`](crate::Generation::write_count_bits) says so.
-        COUNT = 3 [21:0],
-    }
-}
-
-packet! {
     /// Writes a word when all packets before it are done.
     fence: "fence", 5 . 0, 4 words, {
         /// How the word passes the caches.
@@ -129,36 +95,6 @@ packet! {
         ADDRESS_HIGH = 2 [31:0],
         /// The word.
         DATA = 3 [31:0],
-    }
-}
-
-packet! {
-    /// Interrupts the host.
-    trap: "trap", 6 . 0, 2 words, {
-        /// What the interrupt says.
-        CONTEXT = 1 [27:0],
-    }
-}
-
-packet! {
-    /// Waits until a word of memory compares; flushes the host's bus when it is not about memory.
-    poll: "poll", 8 . 0, 6 words, {
-        /// The comparison.
-        FUNCTION = 0 [30:28],
-        /// Says that the word is in memory.
-        MEMORY = 0 [31:31],
-        /// Low half of the word's address.
-        ADDRESS_LOW = 1 [31:0],
-        /// High half.
-        ADDRESS_HIGH = 2 [31:0],
-        /// What the word is compared with.
-        REFERENCE = 3 [31:0],
-        /// Bits of the word that count.
-        MASK = 4 [31:0],
-        /// Between two looks.
-        INTERVAL = 5 [15:0],
-        /// Looks; all ones is for ever.
-        RETRIES = 5 [27:16],
     }
 }
 
@@ -178,52 +114,11 @@ packet! {
     }
 }
 
-packet! {
-    /// Fills `count + 1` bytes with a word.
-    fill: "fill", 11 . 0, 5 words, {
-        /// What the pattern is: 0 a byte, 2 a word.
-        SIZE = 0 [31:30],
-        /// Low half of the destination's address.
-        DESTINATION_LOW = 1 [31:0],
-        /// High half.
-        DESTINATION_HIGH = 2 [31:0],
-        /// The pattern.
-        DATA = 3 [31:0],
-        /// Bytes - 1.
-        COUNT = 4 [21:0],
-    }
-}
-
-packet! {
-    /// Writes the GPU's clock, 64 bits.
-    timestamp: "timestamp", 13 . 2, 3 words, {
-        /// Low half of the address.
-        ADDRESS_LOW = 1 [31:0],
-        /// High half.
-        ADDRESS_HIGH = 2 [31:0],
-    }
-}
-
 /// All packets.
-pub const FORMATS: &[&Format] = &[
-    &nop::FORMAT,
-    &copy::FORMAT,
-    &copy_broadcast::FORMAT,
-    &write::FORMAT,
-    &fence::FORMAT,
-    &trap::FORMAT,
-    &poll::FORMAT,
-    &atomic::FORMAT,
-    &fill::FORMAT,
-    &timestamp::FORMAT,
-];
+pub const FORMATS: &[&Format] = &[&nop::FORMAT, &copy::FORMAT, &fence::FORMAT, &atomic::FORMAT];
 
 /// The atomic operation that adds 64 bits: the only one that is known from a runtime's own packets.
 pub(crate) const ATOMIC_ADD_64: u32 = 47;
-/// A fill by words.
-pub(crate) const FILL_BY_WORDS: u32 = 2;
-/// The high half of the address of a poll that flushes the host's bus, as ROCr writes it.
-pub(crate) const FLUSH_ADDRESS_HIGH: u32 = 0x8000_0000;
 
 #[cfg(test)]
 mod tests {

@@ -14,35 +14,21 @@ pub struct Generation {
     pub copy_count_bits: u32,
     /// The most bytes that a copy is given, a multiple of 32.
     pub most_copy_bytes: u32,
-    /// Bits of the count of a write, in words.
-    pub write_count_bits: u32,
-    /// The most bytes that a fill is given.
-    pub most_fill_bytes: u32,
-    /// Whether a copy may have two destinations.
-    pub broadcasts: bool,
     /// The memory type of a fence: 3 (uncached) where caches stand between.
     pub fence_memory_type: u32,
-    /// Times that a poll is given, since one may end early.
-    pub polls: u32,
 }
 
 /// 4 MiB less a unit: what ROCr gives a copy of an engine whose count has 22 bits.
 const NARROW: u32 = (1 << 22) - 32;
 /// 64 MiB: far below where single copies were seen to stall.
 const WIDE: u32 = 1 << 26;
-/// The most of a fill (ROCr).
-const FILL: u32 = 0x3f_ffe0;
 
 const SDMA_4: Generation = Generation {
     name: "sdma 4.0",
     targets: &["gfx906", "gfx908"],
     copy_count_bits: 22,
     most_copy_bytes: NARROW,
-    write_count_bits: 20,
-    most_fill_bytes: FILL,
-    broadcasts: true,
     fence_memory_type: 0,
-    polls: 2,
 };
 
 /// All generations that are known. gfx12.5 has other packets and is not.
@@ -54,7 +40,6 @@ pub const GENERATIONS: &[Generation] = &[
         targets: &["gfx90a"],
         copy_count_bits: 30,
         most_copy_bytes: WIDE,
-        polls: 1,
         ..SDMA_4
     },
     Generation { name: "sdma 4.4.2", targets: &["gfx942"], ..SDMA_4 },
@@ -71,8 +56,6 @@ pub const GENERATIONS: &[Generation] = &[
         copy_count_bits: 30,
         most_copy_bytes: WIDE,
         fence_memory_type: 3,
-        polls: 1,
-        ..SDMA_4
     },
 ];
 
@@ -103,8 +86,6 @@ mod tests {
         for generation in GENERATIONS {
             assert!(u64::from(generation.most_copy_bytes) <= generation.sayable_copy_bytes());
             assert!(generation.most_copy_bytes.is_multiple_of(32));
-            assert!(u64::from(generation.most_fill_bytes) <= 1 << 22);
-            assert!(generation.polls >= 1);
             for target in generation.targets {
                 assert_eq!(Generation::of_target(target), Some(generation));
             }

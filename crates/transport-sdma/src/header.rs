@@ -3,7 +3,7 @@
 
 use core::fmt::{self, Write as _};
 
-use crate::format::{ATOMIC_ADD_64, FILL_BY_WORDS, FORMATS};
+use crate::format::{ATOMIC_ADD_64, FORMATS};
 
 /// The text of the header: for every packet its first word without fields, its length, and each field's word, shift and mask.
 ///
@@ -29,6 +29,5 @@ pub fn render() -> Result<String, fmt::Error> {
         }
     }
     write!(text, "\nstatic constexpr u32 SDMA_ATOMIC_ADD_64 = {ATOMIC_ADD_64};\n")?;
-    writeln!(text, "static constexpr u32 SDMA_FILL_BY_WORDS = {FILL_BY_WORDS};")?;
     Ok(text)
 }

@@ -3,9 +3,8 @@
 //! A GPU has engines beside its compute units (AMD calls them SDMA) that copy memory. Each reads packets of 32-bit words from a
 //! ring in memory. This crate says what the words are: [`Packet`] with its encoder, [`decode`] with a decoder that shares
 //! nothing with it, and both after the differences between engines that [`Generation`] holds as data. [`format`](mod@format) is
-//! the one table of fields; the constants of the device header `sdma/packets.h` are rendered from it ([`header`]). [`cut`]
-//! divides a length into copies that an engine takes, and [`Ring`] says where packets stand so that none crosses the end.
-//! [`Queue`] is the producers' side of a ring, for any number of threads; [`engine`] is an engine in software.
+//! the one table of fields; the constants of the device header `sdma/packets.h` are rendered from it ([`header`]). [`Ring`]
+//! is the size of a ring, and [`engine`] an engine in software.
 //!
 //! Layouts: AMD's public packet headers of the Linux driver (`vega10_sdma_pkt_open.h`, `sdma_pkt_struct.h` of ROCr), and words
 //! captured from a runtime that wrote its own queue.
@@ -17,7 +16,6 @@
 
 pub mod amd;
 mod config;
-mod cut;
 pub mod decode;
 mod device_queue;
 pub mod engine;
@@ -27,7 +25,6 @@ mod generation;
 pub mod header;
 mod maker;
 mod packet;
-mod queue;
 mod ring;
 mod software;
 mod transport;
@@ -35,16 +32,14 @@ mod transport;
 use anabranch_hip_jit::Header;
 
 pub use config::SdmaConfig;
-pub use cut::{Piece, cut};
 pub use device_queue::{
-    DeviceQueue, DeviceQueueError, EngineWords, QueueEngine, ROUTE_HOST, ROUTE_MAPPING, ROUTE_QUEUE,
+    DeviceQueue, DeviceQueueError, EngineWords, Port, QueueEngine, ROUTE_HOST, ROUTE_MAPPING, ROUTE_QUEUE,
     SdmaQueue,
 };
 pub use error::{Error, Result};
 pub use generation::{GENERATIONS, Generation};
-pub use packet::{Compare, Packet};
-pub use queue::{Port, Queue, QueueError};
-pub use ring::{Placement, Ring, UNIT};
+pub use packet::Packet;
+pub use ring::{Ring, UNIT};
 pub use software::{EngineFaults, SoftwareConfig, SoftwareQueue};
 pub use transport::SdmaTransport;
 

@@ -5,10 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_hip::{Actor, Device, DeviceBuffer, EngineMemory, NoMemory, SoftwareEngines, Step};
 
-use crate::device_queue::{DeviceQueueError, EngineWords, QueueEngine};
+use crate::device_queue::{DeviceQueueError, EngineWords, Port, QueueEngine};
 use crate::engine::{Did, Engine, Fault, Memory, Stopped};
 use crate::generation::Generation;
-use crate::queue::Port;
 use crate::ring::Ring;
 
 /// What an engine in software does wrong, for tests: as hardware and drivers have been seen to.
@@ -149,10 +148,6 @@ struct SoftwarePort {
 }
 
 impl Port for SoftwarePort {
-    fn read_pointer(&self) -> u64 {
-        self.engines.memory.load_64(self.words.read_pointer.0).unwrap_or(0)
-    }
-
     fn write(&self, place: u64, words: &[u32]) {
         for (word, index) in words.iter().zip(0..) {
             let _gone = self.engines.memory.store_32(self.words.ring.0 + place + index * 4, *word);
@@ -269,10 +264,6 @@ impl Memory for Words<'_> {
 
     fn store(&mut self, address: u64, word: u32) -> Result<(), Fault> {
         self.0.store_32(address, word).map_err(fault)
-    }
-
-    fn load(&mut self, address: u64) -> Result<u32, Fault> {
-        self.0.load_32(address).map_err(fault)
     }
 
     fn add(&mut self, address: u64, value: u64) -> Result<(), Fault> {

@@ -1,5 +1,4 @@
 //! What compilers for AMD GPUs make of a turn in a queue. They are optional: without one, a test says so and passes.
-#![allow(missing_docs, reason = "a test's structs")]
 
 use std::path::PathBuf;
 

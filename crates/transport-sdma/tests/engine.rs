@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anabranch_transport_sdma::engine::{Did, Engine, Fault, Memory, Stopped};
-use anabranch_transport_sdma::{Compare, Generation, Packet, Ring};
+use anabranch_transport_sdma::{Generation, Packet, Ring};
 
 /// Bytes by address, from 0 to 4095.
 #[derive(Debug, Default)]
@@ -13,6 +13,14 @@ impl Bytes {
     fn byte(&self, address: u64, bytes: u64) -> Result<u8, Fault> {
         let fault = Fault { address, bytes };
         if address < 4096 { Ok(*self.0.get(&address).unwrap_or(&0)) } else { Err(fault) }
+    }
+
+    fn load(&self, address: u64) -> Result<u32, Fault> {
+        let mut word = [0; 4];
+        for (byte, at) in word.iter_mut().zip(address..) {
+            *byte = self.byte(at, 4)?;
+        }
+        Ok(u32::from_le_bytes(word))
     }
 }
 
@@ -30,14 +38,6 @@ impl Memory for Bytes {
         self.byte(address, 4)?;
         self.0.extend((address..).zip(word.to_le_bytes()));
         Ok(())
-    }
-
-    fn load(&mut self, address: u64) -> Result<u32, Fault> {
-        let mut word = [0; 4];
-        for (byte, at) in word.iter_mut().zip(address..) {
-            *byte = self.byte(at, 4)?;
-        }
-        Ok(u32::from_le_bytes(word))
     }
 
     fn add(&mut self, address: u64, value: u64) -> Result<(), Fault> {
@@ -77,7 +77,7 @@ impl Bench {
         while self.step(true).unwrap() == Did::Worked {}
     }
 
-    fn load(&mut self, address: u64) -> u32 {
+    fn load(&self, address: u64) -> u32 {
         self.memory.load(address).unwrap()
     }
 }
@@ -89,19 +89,15 @@ fn fence(value: u32) -> Packet {
 }
 
 #[test]
-fn a_write_may_pass_a_copy_and_a_fence_may_not() {
+fn a_fence_waits_for_the_copy_before_it() {
     for copy_first in [true, false] {
-        let write = Packet::Write { destination: 200, words: vec![7] };
-        let mut bench = Bench::new(4, &[COPY, write, fence(9)]);
+        let mut bench = Bench::new(4, &[COPY, fence(9)]);
         (0..16).step_by(4).for_each(|at| bench.memory.store(at, at as u32 + 1).unwrap());
-        let mut passed = false;
         while bench.step(copy_first).unwrap() == Did::Worked {
             let copied = bench.load(64 + 12) == 13;
-            passed |= bench.load(200) == 7 && !copied;
             assert!(copied || bench.load(128) == 0, "the fence stands for the copy");
         }
-        assert_eq!(passed, !copy_first);
-        assert_eq!([64, 68, 72, 76, 128, 200].map(|at| bench.load(at)), [1, 5, 9, 13, 9, 7]);
+        assert_eq!([64, 68, 72, 76, 128].map(|at| bench.load(at)), [1, 5, 9, 13, 9]);
         assert!(bench.engine.is_idle());
     }
 }
@@ -110,49 +106,18 @@ fn a_write_may_pass_a_copy_and_a_fence_may_not() {
 fn every_packet_has_its_effect() {
     let packets = [
         Packet::Nop { skip: 0 },
-        Packet::FlushHost,
-        Packet::Fill { destination: 0, pattern: 0x0102_0304, bytes: 8 },
-        // Off every boundary, to two places.
-        Packet::CopyBroadcast { source: 1, destinations: [65, 82], bytes: 3 },
+        // Off every boundary.
+        Packet::Copy { source: 1, destination: 65, bytes: 3 },
         Packet::Add { address: 96, value: u64::MAX },
         Packet::Add { address: 96, value: 6 },
-        Packet::Trap { context: 11 },
-        Packet::Timestamp { address: 160 },
-        Packet::Timestamp { address: 192 },
         fence(3),
     ];
     let mut bench = Bench::new(2, &packets);
+    bench.memory.store(0, 0x0102_0304).unwrap();
     bench.run();
-    let words = [0, 4, 64, 80, 96, 100, 128].map(|at| bench.load(at));
-    assert_eq!(words, [0x0102_0304, 0x0102_0304, 0x0102_0300, 0x0203_0000, 5, 0, 3]);
-    assert_eq!([82, 83, 84].map(|at| bench.memory.byte(at, 1).unwrap()), [3, 2, 1]);
-    assert!(bench.load(192) > bench.load(160), "the clock goes on");
-    assert_eq!((bench.engine.take_interrupts(), bench.engine.take_interrupts()), (vec![11], vec![]));
+    let words = [64, 96, 100, 128].map(|at| bench.load(at));
+    assert_eq!(words, [0x0102_0300, 5, 0, 3]);
     assert_eq!(bench.engine.read(), bench.words.len() as u64 * 4);
-}
-
-#[test]
-fn a_poll_waits_for_its_word_and_for_as_many_looks_as_it_has() {
-    let poll = |retries| Packet::Poll {
-        address: 40,
-        compare: Compare::GreaterOrEqual,
-        reference: 0x20,
-        mask: 0xf0,
-        interval: 4,
-        retries,
-    };
-    let mut bench = Bench::new(4, &[poll(0xfff), fence(1)]);
-    (0..50).for_each(|_| assert_eq!(bench.step(true), Ok(Did::Waits)));
-    bench.memory.store(40, 0x1f).unwrap();
-    assert_eq!(bench.step(true), Ok(Did::Waits), "masked, it is less");
-    bench.memory.store(40, 0x2f).unwrap();
-    bench.run();
-    assert_eq!(bench.load(128), 1);
-    // Used up, it says nothing and what is behind it goes on.
-    let mut bench = Bench::new(4, &[poll(2), fence(1)]);
-    assert_eq!([bench.step(true), bench.step(true)], [Ok(Did::Waits); 2]);
-    bench.run();
-    assert_eq!(bench.load(128), 1);
 }
 
 #[test]

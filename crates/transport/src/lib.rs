@@ -5,6 +5,7 @@
 //! transport serves which peer is a [`Route`], kept with its reasons for people to read. What a transport can do
 //! from inside kernels is its row in the [operation matrix](operation_table).
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod capability;
 mod error;

@@ -144,49 +144,18 @@ impl Case {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaseError {
-    /// A number that the protocol cannot have.
     #[error("{protocol}: {what} is {given}; allowed is {least} to {most}")]
-    Range {
-        /// The protocol.
-        protocol: Protocol,
-        /// Which number.
-        what: &'static str,
-        /// What it is.
-        given: u32,
-        /// The least.
-        least: u32,
-        /// The most.
-        most: u32,
-    },
-    /// Something that the protocol does not have.
+    Range { protocol: Protocol, what: &'static str, given: u32, least: u32, most: u32 },
     #[error("{protocol} has no {what}")]
-    Lacks {
-        /// The protocol.
-        protocol: Protocol,
-        /// What was asked for.
-        what: &'static str,
-    },
+    Lacks { protocol: Protocol, what: &'static str },
     /// No mutant, or one that changes none of the kernels of the case, so that a search could not find it.
     #[error(
         "{protocol} contains no mutant {given}{}; `anabranch sim --list` says what each is",
         known_mutants(known)
     )]
-    Mutant {
-        /// The protocol.
-        protocol: Protocol,
-        /// The name.
-        given: String,
-        /// Mutants that searches of the protocol catch.
-        known: Vec<&'static str>,
-    },
-    /// A fault of a rank that the case does not have.
+    Mutant { protocol: Protocol, given: String, known: Vec<&'static str> },
     #[error("the fault {fault} names a rank that is none of {ranks}")]
-    FaultRank {
-        /// The fault.
-        fault: Fault,
-        /// Ranks of the case.
-        ranks: u32,
-    },
+    FaultRank { fault: Fault, ranks: u32 },
 }
 
 impl CaseError {

@@ -33,11 +33,8 @@ pub enum FoundError {
     /// The same seed gave another run, which is a mistake of the scenario or the machine.
     #[error("{case:?} with seed {seed} is not reproducible: it failed with {first:?}, then with {second:?}")]
     NotTheSame {
-        /// What was run.
         case: Box<Case>,
-        /// Under which seed.
         seed: u64,
-        /// What was wrong at first.
         first: String,
         /// What is wrong now; `None` is nothing.
         second: Option<String>,

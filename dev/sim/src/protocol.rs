@@ -168,7 +168,6 @@ impl FromStr for Protocol {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is no protocol; allowed are {}", names())]
 pub struct UnknownProtocol {
-    /// The word.
     pub given: String,
 }
 

@@ -44,13 +44,10 @@ pub enum ScenarioError {
     /// The case has a number out of range.
     #[error(transparent)]
     Case(#[from] CaseError),
-    /// A kernel does not compile.
     #[error("the kernels of the scenario cannot be compiled")]
     Compile(#[from] anabranch_hip_jit::Error),
-    /// The machine refused something.
     #[error("the machine of the scenario cannot be made")]
     Machine(#[from] SeededError),
-    /// A plan was refused.
     #[error("{0}")]
     Plan(String),
 }

@@ -1,7 +1,7 @@
 //! A rendezvous whose link is slow, or is cut at a chosen call.
 
 use anabranch_bootstrap::{Deadline, Error, Loss, LossKind, LossObserver, Rendezvous};
-use anabranch_ranks::{GlobalRank, Group, GroupRank};
+use anabranch_ranks::{GlobalRank, Group};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -182,22 +182,6 @@ impl Rendezvous for FaultyRendezvous {
         deadline: Deadline,
     ) -> Result<Vec<Vec<u8>>, Error> {
         self.call(|| format!("all_gather '{tag}'"), |inner| inner.all_gather(group, tag, bytes, deadline))
-    }
-
-    fn broadcast(
-        &self,
-        group: &Group,
-        tag: &str,
-        root: GroupRank,
-        bytes: &[u8],
-        deadline: Deadline,
-    ) -> Result<Vec<u8>, Error> {
-        let phase = || format!("broadcast from {root} '{tag}'");
-        self.call(phase, |inner| inner.broadcast(group, tag, root, bytes, deadline))
-    }
-
-    fn barrier(&self, group: &Group, tag: &str, deadline: Deadline) -> Result<(), Error> {
-        self.call(|| format!("barrier '{tag}'"), |inner| inner.barrier(group, tag, deadline))
     }
 
     fn set(&self, key: &str, value: &[u8]) -> Result<(), Error> {

@@ -276,11 +276,8 @@ pub fn read_resources(text: &str) -> Vec<KernelResources> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} on {}: {problem}", program.display(), object.display())]
 pub struct DisassemblyError {
-    /// The tool.
     pub program: PathBuf,
-    /// The file.
     pub object: PathBuf,
-    /// What it reported.
     pub problem: String,
 }
 

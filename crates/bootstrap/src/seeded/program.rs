@@ -1,6 +1,6 @@
 //! What the ranks of a run do: a list of calls that all ranks go through in one order, drawn from a seed.
 
-use anabranch_ranks::{GlobalRank, Group, GroupRank};
+use anabranch_ranks::{GlobalRank, Group};
 use std::time::Duration;
 
 /// A source of numbers.
@@ -28,12 +28,6 @@ impl Draws {
 #[derive(Clone, Debug)]
 pub(super) enum What {
     Gather,
-    Barrier,
-    Broadcast {
-        root: GroupRank,
-    },
-    /// The members make different calls.
-    Mixed,
     /// The group's first member sets a key, the others wait for it.
     Key,
 }
@@ -105,10 +99,7 @@ fn draw_call(size: u32, draws: &mut Draws) -> Call {
     let members = if draws.one_in(2) { order.len() } else { 2 + draws.below(u64::from(size) - 1) as usize };
     let group = world.subset_of_ranks(&order[..members]).unwrap();
     let what = match draws.below(10) {
-        0..3 => What::Gather,
-        3..5 => What::Barrier,
-        5..7 => What::Broadcast { root: GroupRank::new(draws.below(u64::from(group.size())) as u32) },
-        7 => What::Mixed,
+        0..8 => What::Gather,
         _ => What::Key,
     };
     // Few lengths, so that deadlines and arrivals often fall on one moment; and now and then a rank misses several calls.

@@ -115,11 +115,6 @@ fn make(program: &Program, index: usize, rendezvous: &ThreadRendezvous) -> Resul
     let first = group.global(GroupRank::new(0)) == Some(me);
     match &call.what {
         What::Gather => rendezvous.all_gather(group, tag, &mine, deadline),
-        What::Broadcast { root } => {
-            rendezvous.broadcast(group, tag, *root, &mine, deadline).map(|bytes| vec![bytes])
-        }
-        What::Mixed if !first => rendezvous.all_gather(group, tag, &mine, deadline),
-        What::Barrier | What::Mixed => rendezvous.barrier(group, tag, deadline).map(|()| Vec::new()),
         What::Key if first => rendezvous.set(&key(index), &mine).map(|()| Vec::new()),
         What::Key => rendezvous.wait(&key(index), deadline).map(|bytes| vec![bytes]),
     }
@@ -133,9 +128,6 @@ pub(super) fn key(index: usize) -> String {
 pub(super) fn name(what: &What, first: bool) -> &'static str {
     match what {
         What::Gather => "all_gather",
-        What::Broadcast { .. } => "broadcast",
-        What::Mixed if !first => "all_gather",
-        What::Barrier | What::Mixed => "barrier",
         What::Key if first => "set",
         What::Key => "wait",
     }
@@ -147,8 +139,7 @@ pub(super) fn phase(program: &Program, index: usize, rank: GlobalRank) -> String
     let first = call.group.global(GroupRank::new(0)) == Some(rank);
     let tag = call.tag;
     match &call.what {
-        What::Broadcast { root } => format!("broadcast from {root} '{tag}'"),
         What::Key => format!("wait for key '{}'", key(index)),
-        what => format!("{} '{tag}'", name(what, first)),
+        what @ What::Gather => format!("{} '{tag}'", name(what, first)),
     }
 }

@@ -239,8 +239,8 @@ impl TcpRendezvous {
         // A root that answers at all answers well within the time after which it would count as dead.
         let grace = heartbeat.limit.min(Duration::from_millis(500));
         let client = Client::new(config.rank, config.size, limit, grace, mailbox, Box::new(link));
-        match client.barrier(&world, JOIN, config.deadline) {
-            Ok(()) => Ok(Self { client }),
+        match client.all_gather(&world, JOIN, &[], config.deadline) {
+            Ok(_) => Ok(Self { client }),
             Err(error) => {
                 if matches!(error, Error::CannotForm { .. } | Error::Left { .. }) {
                     // The root stays until late ranks have got it too; failing to inform all is expected then. A join that was

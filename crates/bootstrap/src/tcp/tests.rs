@@ -163,9 +163,7 @@ fn half_real(heartbeat: Heartbeat) -> (TcpRendezvous, Connection, String) {
     assert!(matches!(answer, Ok(Answer::Welcome { .. })));
     let world = Group::world(2).unwrap();
     let key = crate::message::OperationKey { group: world, tag: JOIN.into(), sequence: 0 };
-    let (kind, payload) =
-        crate::message::Request::Contribute { key, shape: crate::message::Shape::Barrier, bytes: Vec::new() }
-            .encode();
+    let (kind, payload) = crate::message::Request::Contribute { key, bytes: Vec::new() }.encode();
     connection.queue(kind, 5, &payload);
     while next(&mut connection).header.kind != Kind::Gathered {}
     (joining.join().unwrap().unwrap(), connection, address)

@@ -1,8 +1,8 @@
 //! Worlds of either form, one thread for each rank.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
-use anabranch_bootstrap::{Deadline, Rendezvous, Secret, TcpConfig, TcpRendezvous, TcpRoot, threads};
-use anabranch_ranks::GlobalRank;
+use anabranch_bootstrap::{Deadline, Error, Rendezvous, Secret, TcpConfig, TcpRendezvous, TcpRoot, threads};
+use anabranch_ranks::{GlobalRank, Group};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -15,6 +15,17 @@ pub(crate) fn soon() -> Deadline {
 /// For waits that are meant to expire.
 pub(crate) fn short() -> Deadline {
     Deadline::after(Duration::from_millis(200))
+}
+
+/// A collective call that moves no bytes.
+pub(crate) trait Barrier {
+    fn barrier(&self, group: &Group, tag: &str, deadline: Deadline) -> Result<(), Error>;
+}
+
+impl<R: Rendezvous + ?Sized> Barrier for R {
+    fn barrier(&self, group: &Group, tag: &str, deadline: Deadline) -> Result<(), Error> {
+        self.all_gather(group, tag, &[], deadline).map(drop)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

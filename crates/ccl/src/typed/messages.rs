@@ -36,7 +36,7 @@ impl Communicator {
     /// Sends `tensor`, `[count]`, to member `to`, which receives as many bytes with [`Self::recv`] or [`Self::batch_isend_irecv`].
     /// [`Call::Send`] states when the work is complete and when it waits for the receiver: two members that both send first need one batch.
     /// The kernels compare lengths in bytes, not element types. `to` is `group_dst` of torch; convert `dst` with
-    /// [`Root::from_dst`](anabranch_ranks::Root::from_dst).
+    /// [`Group::rank_of`](anabranch_ranks::Group::rank_of).
     ///
     /// # Errors
     /// As [`Communicator::run`]. If lengths differ, the world of the receiver fails with both lengths.
@@ -51,7 +51,7 @@ impl Communicator {
     }
 
     /// Receives a message of member `from` into `tensor`, `[count]`. Complete when the tensor holds it. `from` is `group_src` of torch;
-    /// convert `src` with [`Root::from_src`](anabranch_ranks::Root::from_src). There is no any-source receive.
+    /// convert `src` with [`Group::rank_of`](anabranch_ranks::Group::rank_of). There is no any-source receive.
     ///
     /// # Errors
     /// As [`Communicator::run`]. If lengths differ, this world fails with both lengths.

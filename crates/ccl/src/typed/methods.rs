@@ -243,7 +243,7 @@ impl Communicator {
     }
 
     /// `tensor`, `[count]`, becomes the tensor of the root on every member. The root is `group_src` of torch; convert `src` with
-    /// [`Root::from_src`](anabranch_ranks::Root::from_src).
+    /// [`Group::rank_of`](anabranch_ranks::Group::rank_of).
     ///
     /// # Errors
     /// As [`Communicator::run`].
@@ -258,7 +258,7 @@ impl Communicator {
 
     /// `tensor[i]` of the root becomes the reduction of `tensor[i]` of all members. In place. `tensor` is `[count]`. Other members keep
     /// their tensor (torch leaves it unspecified). The root is `group_dst` of torch; convert `dst` with
-    /// [`Root::from_dst`](anabranch_ranks::Root::from_dst).
+    /// [`Group::rank_of`](anabranch_ranks::Group::rank_of).
     ///
     /// # Errors
     /// As [`Communicator::run`].

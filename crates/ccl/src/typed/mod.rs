@@ -48,26 +48,8 @@
 //! The compiler checks the types within one call, but not those of two members: a member may receive as i32 what another sends as f32, if
 //! the bytes are as many.
 //!
-//! Roots and peers are ranks of the group. `src` and `dst` of torch are ranks of the world even with a group; a front end that takes them
-//! uses [`Root`](anabranch_ranks::Root):
-//!
-//! ```
-//! use anabranch_ccl::{Communicator, Options, TypedTensor};
-//! use anabranch_hip::Stream;
-//! use anabranch_ranks::{GlobalRank, GroupRank, Root};
-//!
-//! /// torch's `broadcast(tensor, src=None, group=..., group_src=None)`.
-//! fn broadcast(
-//!     communicator: &mut Communicator,
-//!     tensor: TypedTensor<'_, f32>,
-//!     src: Option<GlobalRank>,
-//!     group_src: Option<GroupRank>,
-//!     stream: &Stream,
-//! ) -> Result<(), Box<dyn std::error::Error>> {
-//!     let root = Root::from_src(communicator.group(), src, group_src)?;
-//!     Ok(communicator.broadcast(tensor, root, Options::on(stream))?.wait_on(stream)?)
-//! }
-//! ```
+//! Roots and peers are ranks of the group. `src` and `dst` of torch are ranks of the world even with a group;
+//! [`Group::rank_of`](anabranch_ranks::Group::rank_of) converts them.
 //!
 //! Bindings, whose types and operators are values, make a [`Call`](crate::Call) from [`Tensor`]s and
 //! [`ReduceOp::from_torch`](crate::types::ReduceOp::from_torch). An operator that is not defined for the type is

@@ -235,15 +235,6 @@ pub(crate) unsafe extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_
     })
 }
 
-/// Takes the current device's access to `peer` back.
-pub(crate) unsafe extern "C" fn hipDeviceDisablePeerAccess(peer: c_int) -> HipError {
-    in_context(|driver| {
-        let context = driver.slot(peer)?.retained().ok_or(HipError::PEER_ACCESS_NOT_ENABLED)?;
-        // SAFETY: a retained primary context.
-        check(unsafe { (driver.cuda.cuCtxDisablePeerAccess)(context) })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

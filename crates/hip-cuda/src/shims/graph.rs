@@ -77,8 +77,6 @@ forward! {
     /// Makes a graph launchable.
     fn hipGraphInstantiateWithFlags(exec: *mut HipGraphExec, graph: HipGraph, flags: c_ulonglong)
         via cuGraphInstantiateWithFlags(exec, graph, flags);
-    /// Moves a graph to the device ahead of its first launch.
-    fn hipGraphUpload(exec: HipGraphExec, stream: HipStream) via cuGraphUpload(exec, stream);
     /// Launches a graph in stream order.
     fn hipGraphLaunch(exec: HipGraphExec, stream: HipStream) via cuGraphLaunch(exec, stream);
     /// Destroys a launchable graph.

@@ -1,14 +1,12 @@
-//! Streams, events, values in memory, host functions.
+//! Streams, events, values in memory.
 
 use core::ffi::{c_int, c_uint, c_void};
-use core::ptr;
 
 use anabranch_hip::HipError;
-use anabranch_hip::types::{HipEvent, HipHostFunction, HipStream};
+use anabranch_hip::types::{HipEvent, HipStream};
 
 use super::memory::number;
-use crate::call::{forward, forward_optional, give, in_context};
-use crate::context;
+use crate::call::{forward, forward_optional, in_context};
 use crate::convert::{self, check};
 use crate::cuda::flags as cuda;
 
@@ -35,9 +33,6 @@ forward! {
     /// Milliseconds between two reached events.
     fn hipEventElapsedTime(milliseconds: *mut f32, start: HipEvent, end: HipEvent)
         via cuEventElapsedTime(milliseconds, start, end);
-    /// Runs a host function in stream order, on a thread of the driver that must not call HIP.
-    fn hipLaunchHostFunc(stream: HipStream, function: HipHostFunction, data: *mut c_void)
-        via cuLaunchHostFunc(stream, function, data);
 }
 
 /// Waits for the stream. Refused where HIP refuses it.
@@ -72,30 +67,11 @@ forward_optional! {
     fn hipEventRecordWithFlags(event: HipEvent, stream: HipStream, flags: c_uint)
         via cuEventRecordWithFlags(event, stream, flags);
     /// Writes a value in stream order, after a memory barrier for the stream's earlier writes.
-    fn hipStreamWriteValue32(stream: HipStream, place: *mut c_void, value: u32, _flags: c_uint)
-        via cuStreamWriteValue32_v2(stream, number(place), value, cuda::STREAM_WRITE_VALUE_DEFAULT);
-    /// As the one for 32 bits.
     fn hipStreamWriteValue64(stream: HipStream, place: *mut c_void, value: u64, _flags: c_uint)
         via cuStreamWriteValue64_v2(stream, number(place), value, cuda::STREAM_WRITE_VALUE_DEFAULT);
 }
 
 /// Waits in stream order for a value; see [`convert::wait_value`] for masks.
-pub(crate) unsafe extern "C" fn hipStreamWaitValue32(
-    stream: HipStream,
-    place: *mut c_void,
-    value: u32,
-    flags: c_uint,
-    mask: u32,
-) -> HipError {
-    in_context(|driver| {
-        let function = driver.cuda.cuStreamWaitValue32_v2.ok_or(HipError::NOT_SUPPORTED)?;
-        let (value, flags) = convert::wait_value(flags, value.into(), mask.into(), u64::from(u32::MAX))?;
-        // SAFETY: the caller gives a live stream and a word that the device can read.
-        check(unsafe { function(stream, number(place), value as u32, flags) })
-    })
-}
-
-/// As the one for 32 bits.
 pub(crate) unsafe extern "C" fn hipStreamWaitValue64(
     stream: HipStream,
     place: *mut c_void,
@@ -117,21 +93,5 @@ pub(crate) unsafe extern "C" fn hipEventCreateWithFlags(event: *mut HipEvent, fl
         let flags = convert::event_flags(flags)?;
         // SAFETY: cuEventCreate writes one handle, and refuses null.
         check(unsafe { (driver.cuda.cuEventCreate)(event, flags) })
-    })
-}
-
-/// The stream's device; the default stream is on the current one.
-pub(crate) unsafe extern "C" fn hipStreamGetDevice(stream: HipStream, device: *mut c_int) -> HipError {
-    in_context(|driver| {
-        let found = if stream.is_null() {
-            context::device(driver)?
-        } else {
-            let mut of_stream = ptr::null_mut();
-            // SAFETY: cuStreamGetCtx writes the context of a live stream.
-            check(unsafe { (driver.cuda.cuStreamGetCtx)(stream, &raw mut of_stream) })?;
-            context::within(driver, of_stream, || context::device(driver))?
-        };
-        // SAFETY: the caller's out pointer.
-        unsafe { give(device, found) }
     })
 }

@@ -152,14 +152,3 @@ pub(super) unsafe extern "C" fn enable_peer_access(peer: c_int, flags: c_uint) -
         }
     })
 }
-
-pub(super) unsafe extern "C" fn disable_peer_access(peer: c_int) -> HipError {
-    call("hipDeviceDisablePeerAccess", |current| {
-        let peer = current.machine.device(peer)?.ordinal;
-        if lock(&current.state()?.peers).remove(&peer) {
-            Ok(())
-        } else {
-            Err(HipError::PEER_ACCESS_NOT_ENABLED)
-        }
-    })
-}

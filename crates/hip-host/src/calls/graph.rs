@@ -88,14 +88,6 @@ pub(super) unsafe extern "C" fn launch(executable: HipGraphExec, stream: HipStre
     })
 }
 
-/// Nothing needs uploading.
-pub(super) unsafe extern "C" fn upload(executable: HipGraphExec, stream: HipStream) -> HipError {
-    call("hipGraphUpload", |current| {
-        current.machine.executables.get(executable)?;
-        current.stream(stream).map(|_| ())
-    })
-}
-
 /// Runs that are queued are not affected.
 pub(super) unsafe extern "C" fn destroy_executable(executable: HipGraphExec) -> HipError {
     call("hipGraphExecDestroy", |current| current.machine.executables.remove(executable).map(|_| ()))

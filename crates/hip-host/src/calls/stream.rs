@@ -1,17 +1,17 @@
 //! Streams and events.
 
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
 use anabranch_hip::HipError;
-use anabranch_hip::types::{HipEvent, HipHostFunction, HipStream, flags};
+use anabranch_hip::types::{HipEvent, HipStream, flags};
 
 use super::give;
 use crate::calls::current::{Current, call};
 use crate::machine::HostMachine;
 use crate::sync::lock;
 use crate::work::event::{Event, Mark, Recording};
-use crate::work::operation::{HostFunction, Operation};
+use crate::work::operation::Operation;
 use crate::work::stream::{Stream, StreamKind};
 
 fn create_stream(current: &Current, stream: *mut HipStream, flags: c_uint) -> Result<(), HipError> {
@@ -80,25 +80,6 @@ pub(super) unsafe extern "C" fn query(stream: HipStream) -> HipError {
         } else {
             Err(HipError::NOT_READY)
         }
-    })
-}
-
-pub(super) unsafe extern "C" fn device(stream: HipStream, device: *mut c_int) -> HipError {
-    call("hipStreamGetDevice", |current| {
-        let stream = current.stream(stream)?;
-        // SAFETY: the out pointer.
-        unsafe { give(device, stream.device.ordinal as c_int) }
-    })
-}
-
-pub(super) unsafe extern "C" fn launch_host_function(
-    stream: HipStream,
-    function: HipHostFunction,
-    data: *mut c_void,
-) -> HipError {
-    call("hipLaunchHostFunc", |current| {
-        let stream = current.stream(stream)?;
-        stream.push(Operation::Call(HostFunction { function, data })).map(|_| ())
     })
 }
 

@@ -162,57 +162,12 @@ pub(super) unsafe extern "C" fn fill_async(
     })
 }
 
-fn checked_word(current: &Current, pointer: *mut c_void, wide: bool) -> Result<Word, HipError> {
-    let bytes = if wide { 8 } else { 4 };
+fn checked_word(current: &Current, pointer: *mut c_void) -> Result<Word, HipError> {
     let address = pointer as usize;
-    if !address.is_multiple_of(bytes) || current.machine.regions.place(address, bytes)? == Place::Pageable {
+    if !address.is_multiple_of(8) || current.machine.regions.place(address, 8)? == Place::Pageable {
         return Err(HipError::INVALID_VALUE);
     }
-    Ok(Word { address, wide })
-}
-
-fn write_value(
-    name: &'static str,
-    stream: HipStream,
-    pointer: *mut c_void,
-    value: u64,
-    flags: c_uint,
-    wide: bool,
-) -> HipError {
-    call(name, |current| {
-        let stream = current.stream(stream)?;
-        if flags != 0 {
-            return Err(HipError::INVALID_VALUE);
-        }
-        let word = checked_word(current, pointer, wide)?;
-        stream.push(Operation::WriteValue { word, value }).map(|_| ())
-    })
-}
-
-fn wait_value(
-    name: &'static str,
-    stream: HipStream,
-    pointer: *mut c_void,
-    condition: Condition,
-    wide: bool,
-) -> HipError {
-    call(name, |current| {
-        let stream = current.stream(stream)?;
-        if condition.kind > flags::WAIT_VALUE_NOR {
-            return Err(HipError::INVALID_VALUE);
-        }
-        let word = checked_word(current, pointer, wide)?;
-        stream.push(Operation::WaitValue { word, condition }).map(|_| ())
-    })
-}
-
-pub(super) unsafe extern "C" fn write_value32(
-    stream: HipStream,
-    pointer: *mut c_void,
-    value: u32,
-    flags: c_uint,
-) -> HipError {
-    write_value("hipStreamWriteValue32", stream, pointer, u64::from(value), flags, false)
+    Ok(Word { address })
 }
 
 pub(super) unsafe extern "C" fn write_value64(
@@ -221,18 +176,14 @@ pub(super) unsafe extern "C" fn write_value64(
     value: u64,
     flags: c_uint,
 ) -> HipError {
-    write_value("hipStreamWriteValue64", stream, pointer, value, flags, true)
-}
-
-pub(super) unsafe extern "C" fn wait_value32(
-    stream: HipStream,
-    pointer: *mut c_void,
-    value: u32,
-    flags: c_uint,
-    mask: u32,
-) -> HipError {
-    let condition = Condition { value: u64::from(value), mask: u64::from(mask), kind: flags };
-    wait_value("hipStreamWaitValue32", stream, pointer, condition, false)
+    call("hipStreamWriteValue64", |current| {
+        let stream = current.stream(stream)?;
+        if flags != 0 {
+            return Err(HipError::INVALID_VALUE);
+        }
+        let word = checked_word(current, pointer)?;
+        stream.push(Operation::WriteValue { word, value }).map(|_| ())
+    })
 }
 
 pub(super) unsafe extern "C" fn wait_value64(
@@ -242,5 +193,13 @@ pub(super) unsafe extern "C" fn wait_value64(
     flags: c_uint,
     mask: u64,
 ) -> HipError {
-    wait_value("hipStreamWaitValue64", stream, pointer, Condition { value, mask, kind: flags }, true)
+    call("hipStreamWaitValue64", |current| {
+        let stream = current.stream(stream)?;
+        let condition = Condition { value, mask, kind: flags };
+        if condition.kind > flags::WAIT_VALUE_NOR {
+            return Err(HipError::INVALID_VALUE);
+        }
+        let word = checked_word(current, pointer)?;
+        stream.push(Operation::WaitValue { word, condition }).map(|_| ())
+    })
 }

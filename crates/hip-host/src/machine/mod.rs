@@ -19,7 +19,6 @@ use crate::memory::mapping::Mapping;
 use crate::memory::regions::{MemoryMap, Regions};
 use crate::memory::virtual_memory::{Physical, Reservations};
 use crate::sync::lock;
-use crate::work::callback::Callbacks;
 use crate::work::capture::CaptureGraph;
 use crate::work::core::{Core, MachineParts};
 use crate::work::device::DeviceState;
@@ -35,7 +34,7 @@ use handles::{HandleSource, Handles};
 ///
 /// A process may have several. Dropping the last `Arc` (runtimes hold one each) stops its threads, unmaps its
 /// memory and closes its files; kernels that still run are abandoned, after the lane that runs at that moment
-/// has called the machine, and a host function that still runs is waited for.
+/// has called the machine.
 #[derive(Debug)]
 pub struct HostMachine {
     pub(crate) core: Arc<Core>,
@@ -98,8 +97,7 @@ impl HostMachine {
         let own = start(&parts)?;
         let scheduler: Arc<dyn Scheduler> = Arc::clone(&own) as _;
         let MachineParts { faults, stacks, .. } = parts;
-        let callbacks = Callbacks::default();
-        let core = Arc::new(Core { config, scheduler, stacks, faults, callbacks });
+        let core = Arc::new(Core { config, scheduler, stacks, faults });
         let null_streams = devices
             .iter()
             .map(|device| Stream::new(Arc::clone(device), StreamKind::Null, Arc::clone(&core)))
@@ -175,7 +173,6 @@ impl HostMachine {
 
     fn stop(&self) {
         self.core.scheduler.stop();
-        self.core.callbacks.stop();
         // What is queued may hold its own stream or device.
         for device in &self.devices {
             lock(&device.lanes).forget_pending();

@@ -6,7 +6,6 @@ use crate::config::HostConfig;
 use crate::fault::FaultLog;
 use crate::grid::stack::StackArena;
 use crate::memory::regions::MemoryMap;
-use crate::work::callback::Callbacks;
 use crate::work::scheduler::Scheduler;
 
 /// What running things share. Tasks hold it; it does not hold them, except through the scheduler, which drops
@@ -17,7 +16,6 @@ pub(crate) struct Core {
     pub(crate) scheduler: Arc<dyn Scheduler>,
     pub(crate) stacks: Arc<StackArena>,
     pub(crate) faults: Arc<FaultLog>,
-    pub(crate) callbacks: Callbacks,
 }
 
 impl Core {

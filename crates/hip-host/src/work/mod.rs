@@ -1,6 +1,5 @@
 //! What devices are given to do: launches, streams and their operations, and the seam to what decides when it is done.
 
-pub(crate) mod callback;
 pub(crate) mod capture;
 pub(crate) mod core;
 pub(crate) mod device;

@@ -1,15 +1,14 @@
 //! What a stream can be asked to do, and how it is done a little at a time.
 
-use core::ffi::{c_uint, c_void};
+use core::ffi::c_uint;
 use core::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use anabranch_hip::types::{HipHostFunction, flags};
+use anabranch_hip::types::flags;
 
 use crate::grid::plan::LaunchPlan;
 use crate::memory::mapping::Mapping;
-use crate::work::callback::HostCall;
 use crate::work::core::Core;
 use crate::work::device::DeviceState;
 use crate::work::event::{Event, Recording};
@@ -20,34 +19,22 @@ use crate::work::stream::Stream;
 /// Bytes that a copy or fill moves in one step, so that blocks on the same worker are not held up.
 const PIECE: usize = 512 * 1024;
 
-/// A word in memory that a stream writes or waits for. The address was checked when the operation was made.
+/// A word of 64 bits in memory that a stream writes or waits for. The address was checked when the operation was made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Word {
     pub(crate) address: usize,
-    /// 64 bits, else 32.
-    pub(crate) wide: bool,
 }
 
 impl Word {
     fn load(self) -> u64 {
-        if self.wide {
-            // SAFETY: the address was checked to be 8 aligned bytes of an allocation; a call that frees memory
-            // that a stream still uses breaks HIP's contract.
-            unsafe { AtomicU64::from_ptr(self.address as *mut u64) }.load(Ordering::Acquire)
-        } else {
-            // SAFETY: as above with 4 bytes.
-            u64::from(unsafe { AtomicU32::from_ptr(self.address as *mut u32) }.load(Ordering::Acquire))
-        }
+        // SAFETY: the address was checked to be 8 aligned bytes of an allocation; a call that frees memory
+        // that a stream still uses breaks HIP's contract.
+        unsafe { AtomicU64::from_ptr(self.address as *mut u64) }.load(Ordering::Acquire)
     }
 
     fn store(self, value: u64) {
-        if self.wide {
-            // SAFETY: as in `load`.
-            unsafe { AtomicU64::from_ptr(self.address as *mut u64) }.store(value, Ordering::Release);
-        } else {
-            // SAFETY: as in `load`.
-            unsafe { AtomicU32::from_ptr(self.address as *mut u32) }.store(value as u32, Ordering::Release);
-        }
+        // SAFETY: as in `load`.
+        unsafe { AtomicU64::from_ptr(self.address as *mut u64) }.store(value, Ordering::Release);
     }
 }
 
@@ -60,35 +47,19 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    fn holds(self, word: u64, wide: bool) -> bool {
+    fn holds(self, word: u64) -> bool {
         let masked = word & self.mask;
         match self.kind {
             flags::WAIT_VALUE_GREATER_OR_EQUAL => {
                 // Wrap-safe, as HIP and CUDA define it: the signed difference is not negative.
-                let difference = masked.wrapping_sub(self.value);
-                if wide { difference as i64 >= 0 } else { difference as u32 as i32 >= 0 }
+                masked.wrapping_sub(self.value) as i64 >= 0
             }
             flags::WAIT_VALUE_EQUAL => masked == self.value,
             flags::WAIT_VALUE_AND => masked & self.value != 0,
-            _ => {
-                let ones = if wide { u64::MAX } else { u64::from(u32::MAX) };
-                (masked | self.value) & ones != ones
-            }
+            _ => (masked | self.value) != u64::MAX,
         }
     }
 }
-
-/// A host function and its argument.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HostFunction {
-    pub(crate) function: HipHostFunction,
-    pub(crate) data: *mut c_void,
-}
-
-// SAFETY: the pointer is only handed back to the caller's function, which HIP says is called on another thread.
-unsafe impl Send for HostFunction {}
-// SAFETY: as above.
-unsafe impl Sync for HostFunction {}
 
 /// One thing to do. Cloning is cheap: a graph's operations are run many times.
 #[derive(Clone, Debug)]
@@ -123,7 +94,6 @@ pub(crate) enum Operation {
         word: Word,
         condition: Condition,
     },
-    Call(HostFunction),
     Graph(Arc<GraphPlan>),
     /// Waits until another stream has done what it had been given at some time.
     AwaitStream {
@@ -150,7 +120,6 @@ impl Operation {
             Self::Nothing => "nothing",
             Self::WriteValue { .. } => "write value",
             Self::WaitValue { .. } => "wait value",
-            Self::Call(_) => "call",
             Self::Graph(_) => "graph",
             Self::AwaitStream { .. } => "await stream",
             Self::Release { .. } => "release",
@@ -182,7 +151,6 @@ pub(crate) enum Running {
     Launch(Arc<Launch>),
     Pieces { operation: Operation, done: usize },
     Poll(Operation),
-    Call(Arc<HostCall>),
     Graph(Box<GraphRun>),
 }
 
@@ -209,11 +177,10 @@ impl Running {
                 Some(Self::Launch(Launch::start(plan, device, Arc::clone(core))))
             }
             Operation::WriteValue { word, value } => {
-                core.writes(word.address, if word.wide { 8 } else { 4 }, || word.store(value));
+                core.writes(word.address, 8, || word.store(value));
                 core.scheduler.wake();
                 None
             }
-            Operation::Call(call) => Some(Self::Call(core.callbacks.call(call, core))),
             Operation::Copy { .. } | Operation::Fill { .. } => Some(Self::Pieces { operation, done: 0 }),
             Operation::Await(_) | Operation::WaitValue { .. } | Operation::AwaitStream { .. } => {
                 Some(Self::Poll(operation))
@@ -236,7 +203,6 @@ impl Running {
                 return if lost { Advance::Done } else { piece(on.core, operation, done) };
             }
             Self::Poll(operation) => lost || is_met(operation),
-            Self::Call(call) => call.is_done(),
             Self::Graph(run) => return run.advance(on),
         };
         if done { Advance::Done } else { Advance::Waiting }
@@ -252,7 +218,6 @@ impl Running {
             Self::Poll(Operation::Await(_)) => "an event",
             Self::Poll(Operation::WaitValue { .. }) => "a word in memory",
             Self::Poll(_) => "another stream",
-            Self::Call(_) => "a host function",
             Self::Graph(_) => "a graph",
         }
     }
@@ -261,7 +226,7 @@ impl Running {
 fn is_met(operation: &Operation) -> bool {
     match operation {
         Operation::Await(recording) => recording.is_reached(),
-        Operation::WaitValue { word, condition } => condition.holds(word.load(), word.wide),
+        Operation::WaitValue { word, condition } => condition.holds(word.load()),
         Operation::AwaitStream { stream, ticket } => stream.completed() >= *ticket,
         _ => true,
     }

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use anabranch_clock::{Driver, Seat};
+use anabranch_clock::Driver;
 use anabranch_hip::{HipError, Step};
 
 use crate::clock::monotonic_ns;
@@ -88,11 +88,6 @@ pub trait Scheduler: Send + Sync + fmt::Debug {
 
     /// Runs attached host threads one at a time.
     fn driver(self: Arc<Self>) -> Option<Arc<dyn Driver>> {
-        None
-    }
-
-    /// The driver, and a seat for a thread of the machine's own.
-    fn servant(self: Arc<Self>) -> Option<(Arc<dyn Driver>, Seat)> {
         None
     }
 

@@ -1,5 +1,5 @@
 //! Kernels of `device/litmus.hip`, compiled for one memory profile, and a machine for each seed.
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use std::collections::BTreeSet;
 

@@ -27,7 +27,7 @@ macro_rules! absent {
 absent! {
     crate::abi::old {
         hipDeviceMallocUncached, hipMemRangeHandleType, hipEventRecordExternal, hipEventWaitExternal,
-        hipGetDevicePropertiesR0600, hipStreamGetDevice, hipEventRecordWithFlags,
+        hipGetDevicePropertiesR0600, hipEventRecordWithFlags,
         hipMemGetHandleForAddressRange,
     }
     crate::abi::old::hipMemoryType { hipMemoryTypeUnregistered }

@@ -143,7 +143,6 @@ fn rows() -> Vec<Row> {
         same hipDeviceSynchronize ();
         same hipDeviceCanAccessPeer (_ _ _);
         same hipDeviceEnablePeerAccess (_ _);
-        same hipDeviceDisablePeerAccess (_);
         same hipMemGetInfo (_ _);
         same hipMalloc (_ _);
         same hipFree (_);
@@ -188,13 +187,8 @@ fn rows() -> Vec<Row> {
         same hipGraphExecDestroy (_);
         same hipGraphDestroy (_);
         same hipExtMallocWithFlags (_ _ _);
-        same hipGraphUpload (_ _);
-        same hipStreamWriteValue32 (_ _ _ _);
         same hipStreamWriteValue64 (_ _ _ _);
-        same hipStreamWaitValue32 (_ _ _ _ _);
         same hipStreamWaitValue64 (_ _ _ _ _);
-        same hipLaunchHostFunc (_ _ _);
-        absent hipStreamGetDevice (_ _);
         same hipStreamGetCaptureInfo (_ _ _);
         absent hipEventRecordWithFlags (_ _ _);
         absent hipMemGetHandleForAddressRange (_ _ _ _ _);

@@ -5,7 +5,6 @@ mod fault;
 use std::borrow::Cow;
 use std::time::Duration;
 
-use anabranch_bootstrap::{Loss, OtherCall};
 use anabranch_ranks::{ErrorKind, GlobalRank, GroupRank};
 use anabranch_transport::{Refusal, TransportKind};
 
@@ -17,8 +16,7 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 /// An error of a world.
 ///
 /// [`Error::Fault`] and [`Error::Rendezvous`] are final: the world is poisoned and every later call returns the first
-/// cause. All others leave the world as it was, on every rank of the call alike; [`Error::RanksMissing`] with lost ranks comes
-/// from a world that has failed by their loss.
+/// cause. All others leave the world as it was, on every rank of the call alike.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -33,25 +31,6 @@ pub enum Error {
         /// Who did not come, or was lost.
         #[source]
         source: anabranch_bootstrap::Error,
-    },
-    /// Members of a group did not come to a [`crate::World::monitored_barrier`] in time, or were lost. Unless one was lost, the
-    /// world goes on.
-    #[error("monitored barrier of {size} ranks: {}", absence_text(*waited, *by, missing, *all, elsewhere, lost))]
-    RanksMissing {
-        /// Members of the group.
-        size: u32,
-        /// How long this rank was in the call; nearly zero where the others had given up before.
-        waited: Duration,
-        /// The member whose timeout passed first; none when all but the lost ones came.
-        by: Option<GlobalRank>,
-        /// Who is missing, in group order, the lost included: all, or only the first.
-        missing: Vec<GlobalRank>,
-        /// Whether these are all; otherwise there may be more.
-        all: bool,
-        /// Those among them that wait in other calls.
-        elsewhere: Vec<OtherCall>,
-        /// Those among them that left or died, in the order in which that was noticed.
-        lost: Vec<Loss>,
     },
     /// Another rank failed in a step that all take together. That rank has its own error, of which this is the text.
     #[error("{step} failed on {rank}: {cause}")]
@@ -304,8 +283,7 @@ impl Error {
             | Self::FailedOn { .. }
             | Self::Malformed { .. }
             | Self::PassDescriptors { .. }
-            | Self::Probe { .. }
-            | Self::RanksMissing { .. } => ErrorKind::Peer,
+            | Self::Probe { .. } => ErrorKind::Peer,
             Self::Rendezvous { source, .. } => source.kind(),
             Self::Config { .. }
             | Self::NotBuilt { .. }
@@ -325,23 +303,5 @@ impl Error {
 
 fn considered_text(considered: &[(TransportKind, Refusal)]) -> String {
     let words: Vec<_> = considered.iter().map(|(kind, why)| format!("{kind}: {why}")).collect();
-    words.join("; ")
-}
-
-fn absence_text(
-    waited: Duration,
-    by: Option<GlobalRank>,
-    missing: &[GlobalRank],
-    all: bool,
-    elsewhere: &[OtherCall],
-    lost: &[Loss],
-) -> String {
-    let ranks: Vec<_> = missing.iter().map(|rank| rank.get().to_string()).collect();
-    let are = if ranks.len() == 1 { "rank" } else { "ranks" };
-    let more = if all { "" } else { ", and perhaps others (wait_all_ranks names all)" };
-    let mut words = vec![format!("missing after {waited:?}: {are} {}{more}", ranks.join(", "))];
-    words.extend(by.map(|by| format!("{by} was the first whose timeout passed")));
-    words.extend(elsewhere.iter().map(|other| format!("{} waits in {}", other.rank, other.phase)));
-    words.extend(lost.iter().map(Loss::to_string));
     words.join("; ")
 }

@@ -3,7 +3,6 @@
 mod check;
 mod identity;
 mod join;
-mod monitored;
 mod nic_probe;
 mod parked;
 mod residency;

@@ -63,22 +63,16 @@ pub struct GidChoice {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GidError {
-    /// The setting names a place of the table that is empty.
     #[error("transport.rdma.gid_index is {wanted}, and the port has {present}")]
     Absent {
-        /// The setting.
         wanted: u32,
         /// The places that are not empty, or that there are none.
         present: String,
     },
-    /// Nothing in the table will do.
     #[error(
         "the port has no address that can be used: {considered}; transport.rdma.gid_index takes another one"
     )]
-    None {
-        /// Each address and what it is.
-        considered: String,
-    },
+    None { considered: String },
 }
 
 /// What an address is to a queue pair; better before worse.

@@ -1,5 +1,4 @@
 //! Queues of NICs in kernels, on the host runtime: what they write, byte by byte, and what they do with a NIC that reads it.
-#![allow(missing_docs, reason = "helpers of tests")]
 
 mod asked;
 mod bench;

@@ -7,8 +7,7 @@ use anabranch_hip::DeviceAddress;
 use super::binding::HostPort;
 use super::error::{AmdError, AmdResult};
 use super::queue::AmdQueue;
-use crate::device_queue::{EngineWords, QueueEngine};
-use crate::queue::Port;
+use crate::device_queue::{EngineWords, Port, QueueEngine};
 use crate::ring::Ring;
 
 /// A hardware engine with its own queue.

@@ -313,8 +313,6 @@ impl AtomicRun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{case:?}: the old values at rank {target} fit no order of the operations")]
 pub struct WrongOldValues {
-    /// The operation.
     pub case: AtomicCase,
-    /// Whose words.
     pub target: u32,
 }

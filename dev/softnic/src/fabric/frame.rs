@@ -76,20 +76,11 @@ impl Body {
 /// Why bytes are no frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadFrame {
-    /// More than there may be.
     #[error("a frame of {bytes} bytes; the maximum is {most}")]
-    Long {
-        /// Bytes that it claims.
-        bytes: usize,
-        /// The most.
-        most: usize,
-    },
+    Long { bytes: usize, most: usize },
     /// It ends too early or too late, or has a number that means nothing.
     #[error("a frame with an undefined {what}")]
-    Meaning {
-        /// Which part.
-        what: &'static str,
-    },
+    Meaning { what: &'static str },
 }
 
 /// Bytes before a frame that say how many follow.

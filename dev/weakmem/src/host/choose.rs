@@ -88,9 +88,7 @@ impl Turns {
         tracing::error!(%cause, "a seeded run has failed");
         if state.failure.is_none() {
             let now = state.now(world);
-            let waits = |entity: &&Entity| {
-                !entity.is_ready(now, false) && !matches!(&entity.what, What::Seat(seat) if seat.servant)
-            };
+            let waits = |entity: &&Entity| !entity.is_ready(now, false);
             let waiting = state.entities.values().filter(waits).map(Entity::describe).collect();
             let failure =
                 SeededFailure { cause: Arc::new(cause), steps: world.steps, virtual_ns: now.ns, waiting };
@@ -156,7 +154,7 @@ impl Turns {
 
     /// All wait, none with a deadline.
     fn all_wait_forever(&self, state: &mut State, world: &World) -> Found {
-        let threads = |entity: &Entity| matches!(&entity.what, What::Seat(seat) if !seat.servant);
+        let threads = |entity: &Entity| matches!(&entity.what, What::Seat(_));
         if !state.entities.values().any(threads) {
             return Found::Rest;
         }

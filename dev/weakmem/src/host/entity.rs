@@ -34,8 +34,6 @@ pub(super) enum What {
 #[derive(Debug)]
 pub(super) struct SeatState {
     pub(super) seat: u32,
-    /// A thread of the machine itself: nothing waits for its end.
-    pub(super) servant: bool,
     pub(super) wakes: Arc<Condvar>,
     pub(super) waits: Option<Wait>,
     /// Its last switching point.

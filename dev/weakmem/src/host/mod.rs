@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-use anabranch_clock::{Driver, Seat};
+use anabranch_clock::Driver;
 use anabranch_hip::HipError;
 use anabranch_hip_host::scheduler::{
     Begin, FaultLog, Launch, MachineParts, MemoryMap, NewMemory, Scheduler, StackArena,
@@ -315,11 +315,6 @@ impl Scheduler for Turns {
 
     fn driver(self: Arc<Self>) -> Option<Arc<dyn Driver>> {
         Some(self)
-    }
-
-    fn servant(self: Arc<Self>) -> Option<(Arc<dyn Driver>, Seat)> {
-        let seat = self.servant_seat();
-        Some((self, seat))
     }
 
     fn begin_call(&self, name: &'static str, device: u32) -> Result<(), HipError> {

@@ -30,13 +30,8 @@ pub(super) fn leave_call() {
 /// Calls that a dead rank's threads may make: they do nothing but say for whom the next is.
 const CHOOSE_DEVICE: [&str; 2] = ["hipGetDevice", "hipSetDevice"];
 /// Calls that put work on a stream of the current device.
-const ON_STREAM: [&str; 5] = [
-    "hipMemcpyAsync",
-    "hipMemsetAsync",
-    "hipStreamWriteValue32",
-    "hipStreamWriteValue64",
-    "hipModuleLaunchKernel",
-];
+const ON_STREAM: [&str; 4] =
+    ["hipMemcpyAsync", "hipMemsetAsync", "hipStreamWriteValue64", "hipModuleLaunchKernel"];
 
 /// Rounds of waiting in vain behind a failed run after which a thread is ended.
 const MOST_VAIN_ROUNDS: u32 = 1_000;
@@ -89,7 +84,7 @@ impl Turns {
     /// rests: so the seed's order has an end before it begins.
     fn rest_behind_the_last(&self) {
         let mut state = lock(&self.state);
-        let is_attached = |entity: &Entity| matches!(&entity.what, What::Seat(seat) if !seat.servant);
+        let is_attached = |entity: &Entity| matches!(&entity.what, What::Seat(_));
         if state.seats.is_empty() || state.entities.values().any(is_attached) {
             return;
         }
@@ -202,16 +197,10 @@ impl Turns {
         world.waited_ns = world.waited_ns.saturating_add(rest);
     }
 
-    /// A seat for a thread of the machine's own.
-    pub(super) fn servant_seat(&self) -> Seat {
-        let mut state = lock(&self.state);
-        self.add_seat(&mut state, NO_OWNER, true)
-    }
-
-    fn add_seat(&self, state: &mut State, owner: u32, servant: bool) -> Seat {
+    fn add_seat(&self, state: &mut State, owner: u32) -> Seat {
         let seat = state.seats.len() as u32;
         let wakes = Arc::new(Condvar::new());
-        let place = SeatState { seat, servant, wakes, waits: None, at: "its start" };
+        let place = SeatState { seat, wakes, waits: None, at: "its start" };
         let id = self.add(state, owner, What::Seat(place), None);
         state.seats.push(id);
         Seat(seat)
@@ -232,7 +221,7 @@ impl Driver for Turns {
 
     fn seats(&self, owners: &[u32]) -> Vec<Seat> {
         let mut state = lock(&self.state);
-        let seats = owners.iter().map(|owner| self.add_seat(&mut state, *owner, false)).collect();
+        let seats = owners.iter().map(|owner| self.add_seat(&mut state, *owner)).collect();
         self.kick(&mut state);
         seats
     }
@@ -267,10 +256,8 @@ impl Driver for Turns {
         let signal = signal.map(|(counter, seen)| (Arc::clone(counter), seen));
         self.hand_over(seat, Some(Wait { signal, until_ns }));
         let state = lock(&self.state);
-        let place = state.seats.get(seat.0 as usize).and_then(|id| state.entities.get(id));
-        let servant = matches!(place, Some(Entity { what: What::Seat(place), .. }) if place.servant);
         // A HIP call cannot be unwound, and ends by itself: see `Scheduler::is_hopeless`.
-        let may_end = !servant && IN_CALL.try_with(|inside| !inside.get()).unwrap_or(false);
+        let may_end = IN_CALL.try_with(|inside| !inside.get()).unwrap_or(false);
         if may_end && state.vain_rounds > MOST_VAIN_ROUNDS && until_ns.is_none() {
             end_thread(state);
         }

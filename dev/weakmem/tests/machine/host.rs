@@ -1,6 +1,5 @@
-//! Host code beside kernels: pinned flags, copies, streams, events, graphs, host functions.
+//! Host code beside kernels: pinned flags, copies, streams, events, graphs.
 
-use core::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anabranch_hip::Result;
@@ -105,38 +104,6 @@ fn graphs_replay_and_copies_see_what_kernels_stored() {
         assert!(outcome.failure.is_none(), "seed {seed}: {}", outcome.failure.unwrap());
         for copy in outcome.ranks {
             assert_eq!(copy.unwrap(), [1033; THREADS as usize], "seed {seed}");
-        }
-    }
-}
-
-unsafe extern "C" fn count(data: *mut c_void) {
-    // SAFETY: the test passes a counter that outlives the stream's work.
-    unsafe { &*data.cast::<AtomicU64>() }.fetch_add(1, Ordering::SeqCst);
-}
-
-#[test]
-fn host_functions_run_in_their_place_of_the_stream() {
-    for seed in 0..SEEDS {
-        let outcome = world(2, SeededSchedule::new(seed), |rank| -> Result<(u64, u64)> {
-            let gpu = rank.gpu()?;
-            let out = gpu.zeroed(THREADS as usize)?;
-            let called = AtomicU64::new(0);
-            let launch = gpu.device.runtime().api().hipLaunchHostFunc.unwrap();
-            let data = (&raw const called).cast_mut().cast::<c_void>();
-            let add = args(out.address(), out.address(), out.address(), 1);
-            for _ in 0..2 {
-                gpu.launch(lab::ADD, 1, &add)?;
-                // SAFETY: the counter lives until the stream is idle.
-                let code = unsafe { launch(gpu.stream.raw(), count, data) };
-                assert_eq!(code, anabranch_hip::HipError::SUCCESS);
-            }
-            gpu.launch(lab::ADD, 1, &add)?;
-            gpu.stream.synchronize()?;
-            Ok((called.load(Ordering::SeqCst), words(&out, 1)?[0]))
-        });
-        assert!(outcome.failure.is_none(), "seed {seed}: {}", outcome.failure.unwrap());
-        for got in outcome.ranks {
-            assert_eq!(got.unwrap(), (2, 3), "seed {seed}");
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Whole machines under seeds: rank threads, streams, copies, graphs, host memory, faults.
-#![allow(missing_docs, unreachable_pub, reason = "helpers of tests fail by panicking")]
+#![allow(unreachable_pub, reason = "helpers of tests fail by panicking")]
 
 mod exchange;
 mod faults;

@@ -7,51 +7,25 @@ use anabranch::{ErrorKind, GroupRank};
 /// Why NCCL does not take part.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NcclError {
-    /// No library opens.
     #[error(
         "libnccl.so.2 does not open; name it with --nccl-library, or install it (pip install nvidia-nccl-cu13): tried {}",
         list(tried)
     )]
-    NotFound {
-        /// Each candidate and why it does not serve.
-        tried: Vec<(PathBuf, String)>,
-    },
-    /// A library without a function that is needed.
+    NotFound { tried: Vec<(PathBuf, String)> },
     #[error("{} is NCCL {version} and has no {symbol}, which came with {since}", library.display())]
-    TooOld {
-        /// The library.
-        library: PathBuf,
-        /// Its version.
-        version: Version,
-        /// The function.
-        symbol: &'static str,
-        /// The version that brought it.
-        since: &'static str,
-    },
-    /// A call failed.
+    TooOld { library: PathBuf, version: Version, symbol: &'static str, since: &'static str },
     #[error("{call} of {me} of {ranks} ranks failed: {words} ({code}){detail}")]
     Call {
-        /// The function.
         call: &'static str,
-        /// The member that called.
         me: GroupRank,
-        /// Members of the communicator.
         ranks: u32,
-        /// Its result.
         code: i32,
-        /// What the library calls the result.
         words: String,
         /// `: ` and the library's last message, or nothing.
         detail: String,
     },
-    /// An element type or operator that NCCL has not.
     #[error("NCCL has no {operator} of {data_type}; leave --compare away, or take another type or operator")]
-    Unsupported {
-        /// The operator.
-        operator: &'static str,
-        /// The element type.
-        data_type: String,
-    },
+    Unsupported { operator: &'static str, data_type: String },
 }
 
 fn list(tried: &[(PathBuf, String)]) -> String {

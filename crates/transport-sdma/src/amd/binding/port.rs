@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::amd::driver::RingPlace;
 use crate::amd::queue::AmdQueue;
-use crate::queue::Port;
+use crate::device_queue::Port;
 
 /// The host's side of a queue: its ring and pointers, which stay as long as this does.
 #[derive(Debug)]
@@ -35,10 +35,6 @@ impl HostPort {
 }
 
 impl Port for HostPort {
-    fn read_pointer(&self) -> u64 {
-        self.word_64(AmdQueue::read_pointer).load(Ordering::Acquire)
-    }
-
     fn write(&self, place: u64, words: &[u32]) {
         for (word, index) in words.iter().zip(0..) {
             self.word_32(place + index * 4).store(*word, Ordering::Relaxed);

@@ -35,15 +35,10 @@ pub struct ExpertMajorDelivery<'o> {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{what} of {rank}, {place}: {seen:#x}, expected {expected:#x}")]
 pub struct ExpertMajorMismatch {
-    /// The rank.
     pub rank: GroupRank,
-    /// The table.
     pub what: &'static str,
-    /// Where in it.
     pub place: String,
-    /// What must be there.
     pub expected: u64,
-    /// What is there.
     pub seen: u64,
 }
 
