@@ -53,7 +53,11 @@ pub struct Table {
 
 /// The embedded tables.
 static EMBEDDED: LazyLock<Vec<Arc<Table>>> = LazyLock::new(|| {
-    let texts = [include_str!("../../tables/host.toml"), include_str!("../../tables/nvidia-h200.toml")];
+    let texts = [
+        include_str!("../../tables/host.toml"),
+        include_str!("../../tables/nvidia-h100.toml"),
+        include_str!("../../tables/nvidia-h200.toml"),
+    ];
     #[expect(clippy::expect_used, reason = "a test parses all of them")]
     let table = |text| Arc::new(Table::parse(text).expect("an embedded table parses"));
     texts.into_iter().map(table).collect()

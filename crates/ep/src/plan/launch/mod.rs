@@ -283,7 +283,11 @@ pub struct LaunchTable {
 
 /// The tables of this crate.
 static EMBEDDED: LazyLock<Vec<Arc<LaunchTable>>> = LazyLock::new(|| {
-    let texts = [include_str!("../../../tables/host.toml"), include_str!("../../../tables/nvidia-h200.toml")];
+    let texts = [
+        include_str!("../../../tables/host.toml"),
+        include_str!("../../../tables/nvidia-h100.toml"),
+        include_str!("../../../tables/nvidia-h200.toml"),
+    ];
     // That they can be read is a test.
     texts.iter().filter_map(|text| LaunchTable::parse(text).ok()).map(Arc::new).collect()
 });
