@@ -442,6 +442,7 @@ mod tests {
         let wanted = CclConfig {
             algorithm: Some(Algorithm::Push),
             max_blocks: 5,
+            shared_blocks: 0,
             staging_bytes: 1 << 20,
             pipe_bytes: 64 << 10,
             copy_streams: Some(3),

@@ -21,7 +21,8 @@ pub trait Rendezvous: Send + Sync + Debug {
     fn size(&self) -> u32;
 
     /// Gives this rank's bytes to every member and returns all members' bytes in group order. The lengths
-    /// may differ. With no bytes it is a barrier: it returns when all members have come.
+    /// may differ. With no bytes it is a barrier: it returns when all members have come. A member that gives none where others give some is
+    /// no error here: callers check the parts.
     ///
     /// # Errors
     /// [`Error::Expired`] when a member has not come, [`Error::PeerLost`] when a

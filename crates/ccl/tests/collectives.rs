@@ -102,6 +102,9 @@ fn communicators_share_the_blocks_of_the_device() {
         assert!(blocks[0] == 4 && blocks[1] == 4 && blocks[blocks.len() - 1] == 1, "{blocks:?}");
         assert!(blocks.is_sorted_by(|one, next| one >= next) && blocks.len() > 7, "{blocks:?}");
         all.iter_mut().try_for_each(run)?;
+        let rest = world.residency_share();
+        let _rest =
+            (rest.free_blocks(1024) > 0).then(|| rest.reserve_up_to(1, u32::MAX, 1024)).transpose()?;
         let own = world.group().subset(&[GroupRank::new(world.rank().get())]).unwrap();
         let mut alone = Communicator::new(world, &own, config.clone())?;
         assert_eq!(alone.channels(), 4);

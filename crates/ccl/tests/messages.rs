@@ -216,6 +216,7 @@ fn random_batches_over_many_pipes() {
 #[test]
 fn single_rank_sends_to_itself() {
     random_messages(1, 4, &config(4096, 1), 20, 20_000);
+    random_messages(1, 4, &config(4096, 0), 20, 20_000);
 }
 
 #[test]

@@ -210,10 +210,6 @@ fn probe(
     let end = ((packets.len() + fence::FORMAT.words) as u64 * 4).next_multiple_of(UNIT);
     let value = (end / UNIT) as u32;
     packets.extend(encoded(&Packet::Fence { address: at.offset(DONE).0, value }, generation)?);
-    let patient = || {
-        sleep(PAUSE);
-        start.elapsed() < patience
-    };
     // What fills the last unit is passed over.
     let left = end / 4 - packets.len() as u64;
     if left > 0 {
@@ -228,7 +224,8 @@ fn probe(
         if u32::from_le_bytes(done) == value {
             return Ok(end);
         }
-        if !patient() {
+        sleep(PAUSE);
+        if start.elapsed() >= patience {
             let (engine, stopped) = (engine.describe(), engine.stopped());
             return Err(DeviceQueueError::Dead { engine, waited: start.elapsed(), stopped });
         }

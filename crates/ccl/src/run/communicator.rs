@@ -122,8 +122,8 @@ pub struct Communicator {
 impl Communicator {
     /// Constructs a communicator. Collective over `group`. Compares the configuration between members, allocates memory in the symmetric
     /// heap, loads the kernels that move bytes, and reserves resident blocks of the device, because all blocks of a collective wait for
-    /// peers (none in a group of one member): with [`CclConfig::max_blocks`] 0 only some of those that are free, for later communicators. With members on
-    /// several nodes all collectives are internode, in the form that [`CclConfig::across`] selects. Sends and receives,
+    /// peers (not in a group of one member): with [`CclConfig::max_blocks`] 0 only some of those that are free, for later communicators. With
+    /// members on several nodes all collectives are internode, in the form that [`CclConfig::across`] selects. Sends and receives,
     /// [`Check::Fingerprint`] and intranode algorithms are errors there.
     ///
     /// # Errors
@@ -253,7 +253,7 @@ impl Communicator {
             units.insert(key(unit, DataType::U8), loaded);
         }
         if group.size() == 1 {
-            // Its blocks wait for nobody.
+            // The blocks of its collectives wait for nobody, and its messages have one block.
             return Ok(Reserved { units, blocks: wanted.clamp(1, resident.max(1)), permit: None });
         }
         let share = world.residency_share();

@@ -54,12 +54,13 @@ pub struct CclConfig {
     /// The algorithm of every call (`ccl.algorithm`). `None` selects one per call. A call that the algorithm cannot run is
     /// [`Error::Algorithm`].
     pub algorithm: Option<Algorithm>,
-    /// The most blocks of a launch (`ccl.max_blocks`), 0 to 1024. 0: the number of multiprocessors, at most 128, and at most five
-    /// eighths of the blocks that are free; with members on several nodes at most 32, or fewer if the staging is too small for chunks that
+    /// The most blocks of a launch (`ccl.max_blocks`), 0 to 1024. 0: the number of multiprocessors, at most 128, and in groups of two or
+    /// more members at most five eighths of the blocks that are free (but see `shared_blocks`); with members on several nodes at most 32, or fewer if the staging is too small for chunks that
     /// fill a NIC.
     pub max_blocks: u32,
-    /// With `max_blocks` 0, for programs with many groups: the most blocks of a launch, 0 to 1024, and at most a third of the blocks that are
-    /// free. With 64 a dozen communicators fit on an H200, of 64, 64, 46, 30, 20, 14, 9, 6, 4, 3, 2 and 1 blocks. 0: as `max_blocks`.
+    /// For programs with many groups, which choose it; no setting. With `max_blocks` 0: a further limit of the blocks of a launch, 1 to 1024,
+    /// and at most a third of the free blocks in place of five eighths. With 64 a dozen communicators fit on an H200, of 64, 64, 45, 30, 20,
+    /// 14, 9, 6, 4, 3, 2 and 1 blocks. 0: the rule of `max_blocks`.
     pub shared_blocks: u32,
     /// Bytes of the symmetric heap for staging (`ccl.staging_bytes`), 0 or 4096 to 2^40, shared by all blocks and members. 0: an eighth of
     /// the heap, at most 512 MiB, on a large GPU; 4 MiB on a small device. `push` handles larger messages in several steps.

@@ -15,9 +15,9 @@ import anabranch
 
 from ._heap import Heap
 
-# Settings on GPUs where `heap.bytes` is not configured: memory for about 25 groups.
+# Settings on GPUs where `heap.bytes` is not configured: memory for about 25 groups, more than the blocks are for, and for groups of one rank.
 _GPU_SETTINGS = {"heap.bytes": "2 GiB", "ccl.staging_bytes": "64 MiB", "ccl.pipe_bytes": "16 MiB"}
-# The most blocks of a group, unless `ccl.max_blocks` is configured. Later groups of an H200 get 64, 46, 30, 20, 14, 9, 6, 4 and so on.
+# The most blocks of a group, unless `ccl.max_blocks` is configured. Later groups of an H200 get 64, 45, 30, 20, 14, 9, 6, 4, 3, 2 and 1.
 _BLOCKS = 64
 
 _LOG = logging.getLogger("anabranch.torch")
