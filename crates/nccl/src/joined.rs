@@ -59,6 +59,8 @@ impl Joined {
         let set = Some(config.max_blocks).filter(|blocks| *blocks > 0);
         let blocks = match process.kind() {
             RuntimeKind::Host => None,
+            // Blocks of a single rank wait for nobody.
+            _ if world.size() == 1 => None,
             _ => Some(Blocks::take(&world, set, max_blocks)?),
         };
         let number = blocks.as_ref().map(|blocks| blocks.number);
