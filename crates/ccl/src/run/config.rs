@@ -63,10 +63,11 @@ pub struct CclConfig {
     /// 14, 9, 6, 4, 3, 2 and 1 blocks. 0: the rule of `max_blocks`.
     pub shared_blocks: u32,
     /// Bytes of the symmetric heap for staging (`ccl.staging_bytes`), 0 or 4096 to 2^40, shared by all blocks and members. 0: an eighth of
-    /// the heap, at most 512 MiB, on a large GPU; 4 MiB on a small device. `push` handles larger messages in several steps.
+    /// the heap, at most 512 MiB, on a large GPU; 4 MiB on a small device. In a group of one member at most 4 MiB. `push` handles larger
+    /// messages in several steps.
     pub staging_bytes: u64,
     /// Bytes of the symmetric heap for messages that are sent and not yet received (`ccl.pipe_bytes`), 0 or 4096 to 2^40, shared by all
-    /// members. 0: a 32nd of the heap, at most 32 MiB, on a large GPU; 1 MiB on a small device.
+    /// members. 0: a 32nd of the heap, at most 32 MiB, on a large GPU; 1 MiB on a small device. In a group of one member at most 1 MiB.
     pub pipe_bytes: u64,
     /// Streams per member for copies by [`Algorithm::CopyEngine`] (`ccl.copy_streams`), at most [`MAX_COPY_STREAMS`]: one if each member
     /// has a link of its own; more if one copy does not fill it (copies below half a MiB are never split); 0 for one stream for all other

@@ -58,7 +58,7 @@ impl Layouts {
         config: &CclConfig,
         is_internode: bool,
     ) -> Self {
-        let (staging, pipe_bytes) = memory_sizes(world, config);
+        let (staging, pipe_bytes) = memory_sizes(world, members, config);
         if is_internode {
             let comm = ChannelLayout::new(members, 1, 0, 0);
             let pipes = PipeLayout::new(comm.bytes, members, 1, 0);
@@ -81,12 +81,15 @@ pub(crate) fn threads(world: &World) -> Limits {
     Limits { channels: 1, block_threads: threads, barrier_threads: wave }
 }
 
-/// Bytes of staging and of pipes: the configured ones, or defaults.
-fn memory_sizes(world: &World, config: &CclConfig) -> (u64, u64) {
-    let chosen = |given: u64, share: u64, most: u64, small: u64| match given {
-        0 if is_large(world) => (world.config().heap_bytes / share).min(most),
-        0 => small,
-        bytes => bytes,
+/// Bytes of staging and of pipes: the configured ones, or defaults. A single member moves nothing to others: little is enough.
+fn memory_sizes(world: &World, members: u32, config: &CclConfig) -> (u64, u64) {
+    let chosen = |given: u64, share: u64, most: u64, small: u64| {
+        let bytes = match given {
+            0 if is_large(world) => (world.config().heap_bytes / share).min(most),
+            0 => small,
+            bytes => bytes,
+        };
+        if members == 1 { bytes.min(small) } else { bytes }
     };
     (chosen(config.staging_bytes, 8, MOST_STAGING, 4 << 20), chosen(config.pipe_bytes, 32, 32 << 20, 1 << 20))
 }
@@ -107,7 +110,7 @@ pub(crate) fn wanted_channels(world: &World, members: u32, config: &CclConfig, i
     let most = |most: u32| world.multiprocessors().min(most).min(shared);
     match config.max_blocks {
         0 if is_internode => {
-            let (staging, _) = memory_sizes(world, config);
+            let (staging, _) = memory_sizes(world, members, config);
             channels_for(members, staging, most(INTERNODE_CHANNELS), &speeds(world, config))
         }
         0 => most(DEFAULT_CHANNELS),
