@@ -276,6 +276,7 @@ mod tests {
             || Bootstrap::LeaveUnconfirmed { rank: GlobalRank::new(1), waited: std::time::Duration::ZERO };
         let failed =
             || Shmem::FailedOn { step: "join".into(), rank: GlobalRank::new(1), cause: "no memory".into() };
+        let shape = Jit::Shape { entry: "a_kernel".into(), problem: "no blocks" };
         let cases: Vec<(Error, ErrorKind, u8)> = vec![
             (Error::NoCacheDirectory, ErrorKind::Environment, 3),
             (Error::too_few_devices(8, RuntimeKind::Nvidia, 4), ErrorKind::Config, 2),
@@ -290,7 +291,7 @@ mod tests {
                 2,
             ),
             (Ccl::Shmem(failed()).into(), ErrorKind::Peer, 5),
-            (Ep::Shmem(Shmem::Jit(Jit::Capturing)).into(), ErrorKind::Usage, 1),
+            (Ep::Shmem(Shmem::Jit(shape)).into(), ErrorKind::Usage, 1),
             (
                 Ep::Hip(anabranch_hip::Error::Runtime {
                     call: "hipInit",

@@ -209,9 +209,10 @@ settings! {
         algorithm (shared): Option<Algorithm>;
         /// Most blocks of a collective's kernel, at most 1024.
         max_blocks (shared): Option<u32> => "chosen from the device and what is free of it", within 1..;
-        /// Memory of the symmetric heap that each communicator takes for staging.
+        /// Memory of the symmetric heap that each communicator takes for staging; one of a single rank at most 4 MiB.
         staging_bytes (shared): Option<ByteSize> => "chosen from the heap and the device", within ByteSize(CclConfig::LEAST_STAGING)..;
-        /// Memory of the symmetric heap that each communicator takes for messages sent and not yet received.
+        /// Memory of the symmetric heap that each communicator takes for messages sent and not yet received; one of a single rank at most 1
+        /// MiB.
         pipe_bytes (shared): Option<ByteSize> => "chosen from the heap and the device", within ByteSize(CclConfig::LEAST_STAGING)..;
         /// Streams for the copies to each member in collectives by copy engine, up to 16; 0 for one stream for all other members, whose
         /// copies then follow each other.

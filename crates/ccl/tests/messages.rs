@@ -217,6 +217,7 @@ fn random_batches_over_many_pipes() {
 fn single_rank_sends_to_itself() {
     random_messages(1, 4, &config(4096, 1), 20, 20_000);
     random_messages(1, 4, &config(4096, 0), 20, 20_000);
+    random_messages(1, 4, &config(1 << 20, 0), 8, 600_000);
 }
 
 #[test]

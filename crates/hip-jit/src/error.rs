@@ -192,11 +192,6 @@ pub enum Error {
         /// What it has.
         known: Vec<String>,
     },
-    /// Kernels cannot be loaded while a stream captures.
-    #[error(
-        "kernels are compiled and loaded when a plan is created, which is impossible while the stream captures a graph; create the plan first"
-    )]
-    Capturing,
     /// A launch shape that no kernel can have.
     #[error("kernel {entry}: {problem}")]
     Shape {
@@ -235,7 +230,7 @@ impl Error {
             Self::Compile(_) | Self::Parameter { .. } | Self::Include { .. } | Self::Denied { .. } => {
                 ErrorKind::Compile
             }
-            Self::NoEntry { .. } | Self::Capturing | Self::Shape { .. } => ErrorKind::Usage,
+            Self::NoEntry { .. } | Self::Shape { .. } => ErrorKind::Usage,
             Self::Hip(error) => error.kind(),
             _ => ErrorKind::Device,
         }

@@ -17,7 +17,7 @@
 //! launching crate's promise (`unsafe`).
 //!
 //! A launch never compiles, never loads and never touches a file: kernels are objects that [`Jit::load`] returns, and
-//! loading is done when a plan is made, never under graph capture ([`refuse_capture`]).
+//! loading is done when a plan is made.
 //!
 //! This crate reads no environment variable, keeps no process global, and prints nothing.
 #![warn(missing_docs)]
@@ -61,7 +61,7 @@ pub use jit::Jit;
 pub use kernel::{Kernel, LoadedKernel};
 pub use key::CacheKey;
 pub use layout::{DeviceField, DevicePointer, DeviceStruct};
-pub use load::{LOCAL_RESERVED_BYTES, LoadedUnit, refuse_capture};
+pub use load::{LOCAL_RESERVED_BYTES, LoadedUnit};
 pub use prelude::PRELUDE;
 pub use source::{Header, Headers, KernelSpec, KernelUnit, ParameterValue, Rendered};
 pub use target::{Target, TargetError, TargetKind};

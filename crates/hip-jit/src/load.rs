@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use anabranch_clock::Signal;
-use anabranch_hip::{Device, DeviceOrdinal, HostCall, Stream};
+use anabranch_hip::{Device, DeviceOrdinal, HostCall};
 
 use crate::config::CodeObject;
 use crate::error::{Error, Result};
@@ -98,8 +98,8 @@ pub struct LoadedUnit {
 
 impl Jit {
     /// Compiles a spec for a device, if need be, and loads it; loads it once for each device, however often it is
-    /// asked for. Call it when a plan is made: it may run a compiler, and runtimes refuse to load under capture
-    /// (see [`refuse_capture`]) and may wait for running kernels.
+    /// asked for. Call it when a plan is made: it may run a compiler, and runtimes may refuse to load while the
+    /// thread captures, and wait for running kernels.
     ///
     /// # Errors
     /// The errors of [`Jit::compile`]; [`Error::TargetMismatch`] and [`Error::WaveSize`] for a device that is not what is
@@ -233,18 +233,6 @@ impl LoadedUnit {
     /// The cache entry with its source.
     pub fn directory(&self) -> &std::path::Path {
         &self.directory
-    }
-}
-
-/// The check that a plan makes before it loads kernels: not while its stream captures a graph.
-///
-/// # Errors
-/// [`Error::Capturing`], or what asking the stream returned.
-pub fn refuse_capture(stream: &Stream) -> Result<()> {
-    match stream.is_capturing() {
-        Ok(false) => Ok(()),
-        Ok(true) => Err(Error::Capturing),
-        Err(error) => Err(Error::Hip(Arc::new(error))),
     }
 }
 

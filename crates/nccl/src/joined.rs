@@ -59,7 +59,7 @@ impl Joined {
         let set = Some(config.max_blocks).filter(|blocks| *blocks > 0);
         let blocks = match process.kind() {
             RuntimeKind::Host => None,
-            // Blocks of a single rank wait for nobody.
+            // Collectives of a single rank wait for nobody, and its messages have one block.
             _ if world.size() == 1 => None,
             _ => Some(Blocks::take(&world, set, max_blocks)?),
         };

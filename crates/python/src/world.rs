@@ -135,8 +135,8 @@ impl World {
     /// Collectives among these ranks, in this order; `None` is all. All of them call it.
     ///
     /// A communicator of two ranks or more takes blocks of the device for as long as it lives. `shared_blocks` is for programs with many: the
-    /// most blocks of this one, to 1024, and at most a third of those that are free; 0: at most 128, and five eighths. `ccl.max_blocks` counts
-    /// more, where it is set.
+    /// most blocks of this one, up to 1024, and at most a third of those that are free. 0: at most 128, and five eighths. A configured
+    /// `ccl.max_blocks` replaces both.
     #[pyo3(signature = (ranks = None, *, shared_blocks = 0))]
     fn communicator(
         &self,

@@ -36,7 +36,6 @@ impl Timing {
     /// For operations of `bytes` bytes, with at least `samples` samples of each contender.
     pub(crate) fn new(bytes: u64, samples: u32, graph: bool, host: bool) -> Self {
         let enough = (SAMPLE_BYTES / bytes.max(1)).min(u64::from(MOST_OPERATIONS)) as u32;
-        // As many as the peers' scripts have on machines without a GPU (`scripts/host-peers.sh`).
         let on_the_host = if bytes < HOST_LARGE { HOST_OPERATIONS } else { LEAST_OPERATIONS };
         let operations = if host { on_the_host } else { enough.max(LEAST_OPERATIONS) };
         Self { graph, operations, per_round: samples.div_ceil(ROUNDS).max(1) }

@@ -135,6 +135,7 @@ impl Communicator {
         let prepared = Self::reserve(world, group, &config, nodes.is_some());
         let table = config.table.clone().or_else(|| known_table(world));
         let mut fields = config.fields();
+        fields.push(("shared_blocks".to_owned(), config.shared_blocks.to_string()));
         fields.push((
             "ccl.table".to_owned(),
             table.as_deref().map_or_else(|| "none".to_owned(), Table::digest),

@@ -14,6 +14,8 @@ use crate::types::{Error, Result};
 
 /// Channels on a large GPU: one per multiprocessor, as a power of two.
 const DEFAULT_CHANNELS: u32 = 128;
+/// Of a group of one member, which only copies: they need less memory for packets, and leave larger pieces of the staging.
+const CHANNELS_ALONE: u32 = 32;
 
 impl Communicator {
     /// An upper bound of the bytes of the symmetric heap that a communicator of a group of `members` takes with this configuration. Without
@@ -66,7 +68,8 @@ impl Layouts {
             return Self { comm, pipes, links: Some(links), end: links.end };
         }
         let comm = ChannelLayout::new(members, channels, PACKET_UNITS, staging);
-        let pipes = PipeLayout::new(comm.bytes, members, channels, pipe_bytes);
+        // Messages of a single member have one block (`prepare_messages`), for which one pipe with large slots is best.
+        let pipes = PipeLayout::new(comm.bytes, members, if members == 1 { 1 } else { channels }, pipe_bytes);
         Self { comm, pipes, links: None, end: pipes.end }
     }
 }
@@ -81,7 +84,8 @@ pub(crate) fn threads(world: &World) -> Limits {
     Limits { channels: 1, block_threads: threads, barrier_threads: wave }
 }
 
-/// Bytes of staging and of pipes: the configured ones, or defaults. A single member moves nothing to others: little is enough.
+/// Bytes of staging and of pipes: the configured ones, or defaults. A single member moves nothing to others: for it the sizes of a small device
+/// are enough, so that programs with many such groups have room.
 fn memory_sizes(world: &World, members: u32, config: &CclConfig) -> (u64, u64) {
     let chosen = |given: u64, share: u64, most: u64, small: u64| {
         let bytes = match given {
@@ -113,7 +117,7 @@ pub(crate) fn wanted_channels(world: &World, members: u32, config: &CclConfig, i
             let (staging, _) = memory_sizes(world, members, config);
             channels_for(members, staging, most(INTERNODE_CHANNELS), &speeds(world, config))
         }
-        0 => most(DEFAULT_CHANNELS),
+        0 => most(if members == 1 { CHANNELS_ALONE } else { DEFAULT_CHANNELS }),
         blocks => blocks,
     }
 }

@@ -15,7 +15,7 @@ import anabranch
 
 from ._heap import Heap
 
-# Settings on GPUs where `heap.bytes` is not configured: memory for about 25 groups, more than the blocks are for, and for groups of one rank.
+# Settings on GPUs where `heap.bytes` is not configured: memory for about 25 groups. Blocks suffice for a dozen of two or more ranks.
 _GPU_SETTINGS = {"heap.bytes": "2 GiB", "ccl.staging_bytes": "64 MiB", "ccl.pipe_bytes": "16 MiB"}
 # The most blocks of a group, unless `ccl.max_blocks` is configured. Later groups of an H200 get 64, 45, 30, 20, 14, 9, 6, 4, 3, 2 and 1.
 _BLOCKS = 64
