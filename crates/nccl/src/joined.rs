@@ -59,7 +59,7 @@ impl Joined {
         let set = Some(config.max_blocks).filter(|blocks| *blocks > 0);
         let blocks = match process.kind() {
             RuntimeKind::Host => None,
-            // Collectives of a single rank wait for nobody, and its messages have one block.
+            // No block of a single rank waits for a peer, so its communicator needs no share.
             _ if world.size() == 1 => None,
             _ => Some(Blocks::take(&world, set, max_blocks)?),
         };

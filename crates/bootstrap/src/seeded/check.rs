@@ -96,7 +96,7 @@ impl Checker<'_> {
                 ensure(last.1 == record.left_at, || format!("all had come at {:?}", last.1))
             }
             Err(Error::Expired { by, waited: Some(_), missing, elsewhere, phase: named, .. }) => {
-                ensure(*by == rank && *named == phase(self.program, index, rank), || "misnamed".to_owned())?;
+                ensure(*by == rank && *named == phase(self.program, index), || "misnamed".to_owned())?;
                 let end = record.entered_at + call.limits[rank.index()];
                 ensure(record.left_at == end, || format!("its deadline is at {end:?}"))?;
                 let absent: Vec<_> = call
@@ -162,7 +162,7 @@ impl Checker<'_> {
         let waits = self.run.ranks[other.rank.index()].records.iter().any(|record| {
             self.came(other.rank, record.call).is_some_and(|(came, _)| came < now)
                 && record.left > now
-                && other.phase.starts_with(&phase(self.program, record.call, other.rank))
+                && other.phase.starts_with(&phase(self.program, record.call))
         });
         ensure(waits, || format!("{} does not wait in {}", other.rank, other.phase))
     }

@@ -4,7 +4,7 @@ use super::program::{How, Program, What};
 use crate::{Deadline, Error, Loss, Rendezvous, ThreadRendezvous, threads};
 use anabranch_clock::{Moment, give_way, sleep};
 use anabranch_lockstep::{Lockstep, Step};
-use anabranch_ranks::{GlobalRank, GroupRank};
+use anabranch_ranks::GroupRank;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -134,12 +134,10 @@ pub(super) fn name(what: &What, first: bool) -> &'static str {
 }
 
 /// What a call is in errors.
-pub(super) fn phase(program: &Program, index: usize, rank: GlobalRank) -> String {
+pub(super) fn phase(program: &Program, index: usize) -> String {
     let call = &program.calls[index];
-    let first = call.group.global(GroupRank::new(0)) == Some(rank);
-    let tag = call.tag;
-    match &call.what {
+    match call.what {
         What::Key => format!("wait for key '{}'", key(index)),
-        what @ What::Gather => format!("{} '{tag}'", name(what, first)),
+        What::Gather => format!("all_gather '{}'", call.tag),
     }
 }

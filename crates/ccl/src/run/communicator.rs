@@ -175,9 +175,7 @@ impl Communicator {
         let (internode, _) = (None, links);
         let pipes = pipe_layout.pipes(team.view(), &memory, MESSAGE_OPERATION.0);
         let comm = layout.comm(team.view(), &memory, OPERATION.0);
-        if let Some(permit) = permit {
-            team.hold(permit);
-        }
+        team.hold(permit);
         let limits = Limits { channels, ..threads(world) };
         let checking = match (config.check, units.get(&key(kernels::FINGERPRINT.unit(), DataType::U8))) {
             (Check::Fingerprint, Some(unit)) => {
@@ -254,7 +252,7 @@ impl Communicator {
             units.insert(key(unit, DataType::U8), loaded);
         }
         if group.size() == 1 {
-            // The blocks of its collectives wait for nobody, and its messages have one block.
+            // No block waits for a peer or for another block: messages to itself run in one block (`prepare_messages`).
             return Ok(Reserved { units, blocks: wanted.clamp(1, resident.max(1)), permit: None });
         }
         let share = world.residency_share();

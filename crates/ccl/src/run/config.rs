@@ -54,8 +54,9 @@ pub struct CclConfig {
     /// The algorithm of every call (`ccl.algorithm`). `None` selects one per call. A call that the algorithm cannot run is
     /// [`Error::Algorithm`].
     pub algorithm: Option<Algorithm>,
-    /// The most blocks of a launch (`ccl.max_blocks`), 0 to 1024. 0: the number of multiprocessors, at most 128, in a group of one member at most 32, and in larger ones at most five eighths of the blocks that are free (but see `shared_blocks`); with members on several nodes at most 32, or fewer if the staging is too small for chunks that
-    /// fill a NIC.
+    /// The most blocks of a launch (`ccl.max_blocks`), 0 to 1024. 0: the number of multiprocessors, at most 128, and at most five eighths of
+    /// the blocks that are free (but see `shared_blocks`); in a group of one member at most 32; with members on several nodes at most 32, or
+    /// fewer if the staging is too small for chunks that fill a NIC.
     pub max_blocks: u32,
     /// For programs with many groups, which choose it; no setting. With `max_blocks` 0: a further limit of the blocks of a launch, 1 to 1024,
     /// and at most a third of the free blocks in place of five eighths. With 64 a dozen communicators fit on an H200, of 64, 64, 45, 30, 20,

@@ -14,7 +14,7 @@ use crate::types::{Error, Result};
 
 /// Channels on a large GPU: one per multiprocessor, as a power of two.
 const DEFAULT_CHANNELS: u32 = 128;
-/// Of a group of one member, which only copies: they need less memory for packets, and leave larger pieces of the staging.
+/// Channels of a group of one member, which only copies. Fewer channels take less memory for packets, and each has larger pieces of the staging.
 const CHANNELS_ALONE: u32 = 32;
 
 impl Communicator {
@@ -84,8 +84,8 @@ pub(crate) fn threads(world: &World) -> Limits {
     Limits { channels: 1, block_threads: threads, barrier_threads: wave }
 }
 
-/// Bytes of staging and of pipes: the configured ones, or defaults. A single member moves nothing to others: for it the sizes of a small device
-/// are enough, so that programs with many such groups have room.
+/// Bytes of staging and of pipes: the configured ones, or defaults. A group of one member sends nothing to peers. It takes at most what a small
+/// device takes, so that the heap has memory for many such groups.
 fn memory_sizes(world: &World, members: u32, config: &CclConfig) -> (u64, u64) {
     let chosen = |given: u64, share: u64, most: u64, small: u64| {
         let bytes = match given {

@@ -52,7 +52,7 @@ pub struct Team {
     epoch: DeviceAddress,
     kernels: TeamKernels,
     /// What is kept until the last barrier is over: the peer table followed by the barrier's epoch, and the share of the
-    /// device that a barrier takes (none with a single member, whose barrier waits for nobody).
+    /// device that a barrier takes. A single member's barrier waits for no peer and has no permit.
     kept: Option<(Table, Option<ResidencyPermit>)>,
     /// What crates above gave to keep as long.
     held: Mutex<Vec<Box<dyn Held>>>,

@@ -194,7 +194,8 @@ impl Communicator {
         let lists = TransferLists::new(messages, &self.team, &self.pipe_layout)?;
         let served = lists.lists * lists.used_pipes;
         let mut plan = Plan::new(&shape, &self.limits, None, None)?;
-        // A block that sends and one that receives its messages wait for each other. A single member has no permit for two that wait.
+        // In a group of one member the block that sends and the block that receives would wait for each other, and no permit keeps both
+        // on the device. One block polls both sides.
         plan.blocks = if self.size() == 1 { 1 } else { served.clamp(1, self.limits.channels) };
         let (args, table) = lower::messages::arguments(&lists, &self.team, self.pipes)?;
         let grid = LaunchShape {
