@@ -57,6 +57,7 @@ pub use expert_major::{
 pub use kernels::kernels;
 pub use options::{
     CombineCodec, CombineSource, DispatchCast, Fp8Format, MaskCause, MaskedRank, Mode, OnTimeout, Payload,
+    ScaleLayout,
 };
 pub use plan::launch::LaunchTable;
 pub use plan::{EpConfig, EpShape, MemoryPlan, PlacementTable, Plan, launch};

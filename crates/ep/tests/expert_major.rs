@@ -1,8 +1,11 @@
 //! Expert-major rows and back on the host runtime, judged bit by bit.
 
-use crate::common::{Case, Routing};
+use crate::common::{Case, Routing, Uploaded, all_well, on_ranks, world_config};
 use crate::expert_major_common::run;
-use anabranch_ep::{COMBINED_TYPES, EpConfig, EpShape, ExpertMajorConfig, Mode, ROW_TYPES};
+use anabranch_ep::{
+    COMBINED_TYPES, EpConfig, EpShape, ExpertMajor, ExpertMajorConfig, ExpertMajorRows, ExpertParallel, Mode,
+    ROW_TYPES, ScaleLayout,
+};
 
 #[test]
 fn every_wave_width() {
@@ -99,4 +102,49 @@ fn an_alignment_of_a_thousand_rows() {
     let mut case = Case::new(2, 4);
     case.config = EpConfig::new(EpShape { hidden: 8, experts: 4, top_k: 2, max_tokens: 7 });
     run(&case, ExpertMajorConfig::new().alignment(1024), 2);
+}
+
+#[test]
+fn scales_by_column_are_those_by_row() {
+    for (wave, scale_bytes) in [(1, 20), (4, 16), (32, 4)] {
+        let mut case = Case::new(3, wave);
+        case.config = case.config.scale_bytes(scale_bytes);
+        let rows = all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+            let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
+            let layout = |scales| {
+                ExpertMajor::new(&ep, ExpertMajorConfig::new().alignment(4).scale_layout(scales)).unwrap()
+            };
+            let mut layouts =
+                [ScaleLayout::Columns, ScaleLayout::PackedColumns, ScaleLayout::Rows].map(layout);
+            let stream = world.device().create_stream()?;
+            let uploaded = Uploaded::new(world.device(), &case.config, &case.inputs(1)[ep.rank().index()]);
+            // Columns by the kernel of the dispatch, the others by their own.
+            let dispatched = layouts[0].dispatch(&ep, &stream, &uploaded.tokens(&case.config))?;
+            for layout in &mut layouts[1..] {
+                layout.expand(&stream, &dispatched)?;
+            }
+            world.synchronize(&stream)?;
+            let [columns, packed, rows] =
+                layouts.map(|layout| ExpertMajorRows::read(world.device(), &layout).unwrap().experts);
+            for ((columns, packed), rows) in columns.iter().zip(&packed).zip(&rows) {
+                assert_eq!(columns.rows, rows.rows);
+                assert_eq!(columns.scales, rows.scales);
+                let width = scale_bytes as usize;
+                let expected: Vec<u8> = rows.scales.chunks_exact(width).flat_map(packed_row).collect();
+                assert_eq!(packed.scales, expected);
+            }
+            ep.release(&stream, dispatched)?;
+            world.synchronize(&stream)?;
+            Ok(rows.iter().map(|expert| expert.sources.len()).sum::<usize>())
+        }));
+        assert!(rows.iter().sum::<usize>() > 0);
+    }
+}
+
+/// The exponents of f32 scales, a byte each, with zeros up to a whole word.
+fn packed_row(scales: &[u8]) -> Vec<u8> {
+    let exponent = |scale: &[u8]| (u32::from_ne_bytes(scale.try_into().unwrap()) >> 23) as u8;
+    let mut bytes: Vec<u8> = scales.chunks_exact(4).map(exponent).collect();
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
 }

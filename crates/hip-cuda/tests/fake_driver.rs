@@ -10,7 +10,7 @@ use std::process::Command;
 use anabranch_hip::types::{
     HipMemAllocationProperties, HipMemLocation, HipPointerAttributes, flags, memory_type,
 };
-use anabranch_hip::{DeviceOrdinal, HipError, IpcHandle, LaunchShape, Runtime, RuntimeKind};
+use anabranch_hip::{DeviceOrdinal, HipError, IpcHandle, LaunchShape, Runtime, RuntimeKind, Stream};
 use anabranch_hip_cuda::DRIVER_SYMBOLS;
 use libloading::os::unix::Library;
 
@@ -82,6 +82,7 @@ fn calls_reach_the_driver_with_the_right_arguments() {
     memory(&runtime, &notes);
     modules(&runtime, &notes);
     streams(&runtime, &notes);
+    waits_in_captures(&runtime, &notes);
     captures(&runtime, &notes);
     table(&runtime, &notes);
 }
@@ -374,6 +375,28 @@ fn captures(runtime: &Runtime, notes: &Notes) {
     assert_eq!((recorded, notes.take()), (HipError::SUCCESS, format!("record 77 {raw:x} 1\n")));
     drop(stream);
     assert_eq!(elsewhere(&|| copy(there, host, 1)), HipError::SUCCESS);
+    notes.take();
+}
+
+/// A stream does not wait for what it recorded in the same capture.
+fn waits_in_captures(runtime: &Runtime, notes: &Notes) {
+    let device = runtime.device(DeviceOrdinal(1)).unwrap();
+    let (stream, event) = (device.create_stream().unwrap(), device.create_event().unwrap());
+    // SAFETY: the fake looks at no stream.
+    let other = unsafe { device.borrow_stream(0x66 as *mut c_void) };
+    let waits = |stream: &Stream| {
+        notes.take();
+        stream.wait_event(&event).unwrap();
+        notes.take().contains("wait event")
+    };
+    stream.record(&event).unwrap();
+    stream.begin_capture().unwrap();
+    assert!(waits(&stream), "the record was outside of the capture");
+    stream.record(&event).unwrap();
+    assert!(!waits(&stream) && waits(&other));
+    stream.end_capture().unwrap();
+    assert!(waits(&stream), "the capture is over");
+    drop(stream);
     notes.take();
 }
 

@@ -179,6 +179,10 @@ int cuStreamBeginCapture_v2(handle stream, int mode) { note("capture %d\n", mode
 int cuStreamIsCapturing(handle stream, int *status) { *status = capturing == stream; return 0; }
 int cuStreamGetCaptureInfo(handle stream, int *status, u64 *number) { *status = capturing == stream; *number = 42; return 0; }
 int cuEventRecordWithFlags(handle event, handle stream, unsigned flags) { note("record %llx %llx %u\n", (u64)event, (u64)stream, flags); return 0; }
+int cuEventCreate(handle *event, unsigned flags) { *event = (handle)0x88; return 0; }
+int cuEventRecord(handle event, handle stream) { return 0; }
+int cuEventDestroy_v2(handle event) { return 0; }
+int cuStreamWaitEvent(handle stream, handle event, unsigned flags) { note("wait event %llx %llx %u\n", (u64)stream, (u64)event, flags); return 0; }
 int cuStreamEndCapture(handle stream, handle *graph) {
     if (capturing != stream) return 908;
     capturing = 0;

@@ -1,6 +1,7 @@
 //! Streams and events: order of work on a device.
 
 use core::ffi::{c_uint, c_void};
+use std::sync::{Mutex, PoisonError};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -96,7 +97,7 @@ impl Device {
         // SAFETY: the call writes one handle.
         let code = unsafe { (self.runtime().api().hipEventCreateWithFlags)(&raw mut raw, kind) };
         self.check("hipEventCreateWithFlags", code)?;
-        Ok(Event { device: self.clone(), raw })
+        Ok(Event { device: self.clone(), raw, captured: Mutex::new(None) })
     }
 
     /// Whether graphs may wait for events and record them: [`Stream::wait_event_in_replays`], [`Stream::record_in_replays`].
@@ -152,9 +153,18 @@ impl Stream {
 
     /// Makes later work wait for the event, which may be another device's of the same runtime.
     ///
+    /// A stream does not wait for an event that it recorded in the capture that it is in: its order has that already, and a second edge to a
+    /// node of a graph costs each replay several microseconds. So a stream that takes part in a capture lives until the capture ends.
+    ///
     /// # Errors
     /// [`Error::RuntimeMismatch`], or the code of `hipStreamWaitEvent`.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
+        if let Some((stream, capture)) = event.captured()
+            && stream == self.raw as usize
+            && self.capture_number()? == Some(capture)
+        {
+            return Ok(());
+        }
         self.wait_event_with(event, 0)
     }
 
@@ -183,10 +193,18 @@ impl Stream {
     /// [`Error::DeviceMismatch`], or the code of `hipEventRecord`.
     pub fn record(&self, event: &Event) -> Result<()> {
         self.check_device("record an event", event)?;
+        // A runtime that cannot number captures keeps all waits.
+        let capture = match self.capture_number() {
+            Err(Error::Missing { .. }) => None,
+            number => number?,
+        };
         let _guard = self.device.guard()?;
         // SAFETY: both handles are live and of one device.
         let code = unsafe { (self.device.runtime().api().hipEventRecord)(event.raw, self.raw) };
-        self.device.check("hipEventRecord", code)
+        self.device.check("hipEventRecord", code)?;
+        *event.captured.lock().unwrap_or_else(PoisonError::into_inner) =
+            capture.map(|number| (self.raw as usize, number));
+        Ok(())
     }
 
     /// In a capture: each launch of the graph records the event. It must live as long as the graph is launched.
@@ -314,8 +332,13 @@ impl Stream {
     /// The number of the capture that the stream is in, which no other capture of the runtime has. `None` outside of captures.
     ///
     /// # Errors
-    /// [`Error::Missing`], or the code of `hipStreamGetCaptureInfo`.
+    /// In a capture [`Error::Missing`] for a runtime that does not number captures; the codes of `hipStreamIsCapturing` and
+    /// `hipStreamGetCaptureInfo`.
     pub fn capture_number(&self) -> Result<Option<u64>> {
+        // The default stream cannot be captured, and cannot be asked while another stream is.
+        if self.raw.is_null() || !self.is_capturing()? {
+            return Ok(None);
+        }
         let runtime = self.device.runtime();
         let ask = runtime.optional("hipStreamGetCaptureInfo", runtime.api().hipStreamGetCaptureInfo)?;
         let _guard = self.device.guard()?;
@@ -349,6 +372,8 @@ impl Drop for Stream {
 pub struct Event {
     device: Device,
     raw: HipEvent,
+    /// The stream and the number of the capture, if the last record was captured.
+    captured: Mutex<Option<(usize, u64)>>,
 }
 
 // SAFETY: HIP events may be used from any thread.
@@ -357,6 +382,10 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
+    fn captured(&self) -> Option<(usize, u64)> {
+        *self.captured.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The C handle.
     pub fn raw(&self) -> *mut c_void {
         self.raw

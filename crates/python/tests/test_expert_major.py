@@ -98,6 +98,33 @@ def test_pairs_beyond_the_capacity_are_left_out(settings):
     assert sum(anabranch.spawn_threads(work, RANKS, settings)) > 0
 
 
+def test_scales_by_column(settings):
+    def work(world):
+        rng = numpy.random.default_rng(world.rank)
+        ep = world.expert_parallel(plan(scale_bytes=20))
+        layouts = {name: ep.expert_major(alignment=4, scale_layout=name) for name in ("rows", "columns", "packed_columns")}
+        x, ids, weights = batch(world.rank)
+        scales = (2.0 ** rng.integers(-20, 20, (len(x), 5))).astype(numpy.float32)
+        with ep.dispatch(x, ids, weights, scales.view(numpy.uint8)) as dispatched:
+            for layout in layouts.values():
+                layout.expand(dispatched)
+            world.synchronize()
+            rows, columns, packed = (numpy.from_dlpack(layout.scales) for layout in layouts.values())
+        experts, capacity = len(layouts["rows"].experts), layouts["rows"].capacity
+        assert columns.shape == (experts, capacity, 5) and columns.strides == (20 * capacity, 4, 4 * capacity) and columns.dtype == numpy.float32
+        assert packed.shape == (experts, capacity, 2) and packed.strides == (8 * capacity, 4, 4 * capacity) and packed.dtype == numpy.int32
+        for local, count in enumerate(numpy.from_dlpack(layouts["rows"].counts)):
+            expected = numpy.ascontiguousarray(rows[local, :count]).view(numpy.float32)
+            assert (columns[local, :count] == expected).all()
+            exponents = numpy.zeros((count, 8), numpy.uint8)
+            exponents[:, :5] = expected.view(numpy.uint32) >> 23
+            assert (packed[local, :count] == exponents.view(numpy.int32)).all()
+        with pytest.raises(anabranch.ConfigError, match="rows, columns, packed_columns"):
+            ep.expert_major(scale_layout="diagonal")
+
+    anabranch.spawn_threads(work, RANKS, settings)
+
+
 def test_wrong_calls_are_refused(settings):
     def work(world):
         ep, other = world.expert_parallel(plan(slots=2)), world.expert_parallel(plan())

@@ -67,12 +67,6 @@ pub struct LaunchTurn<'a> {
     capture: Option<u64>,
 }
 
-/// The capture that a stream is in. Outside of captures the runtime need not be able to number them.
-fn capture_of(stream: &Stream) -> Result<Option<u64>> {
-    // The default stream cannot be captured, and cannot be asked while another stream is.
-    if stream.raw().is_null() || !stream.is_capturing()? { Ok(None) } else { Ok(stream.capture_number()?) }
-}
-
 impl LaunchOrder {
     /// An order without launches. Not collective.
     ///
@@ -100,7 +94,7 @@ impl LaunchOrder {
     pub fn begin(&self, stream: &Stream) -> Result<LaunchTurn<'_>> {
         let Ordered { last, captured, .. } = &*self.0;
         let mut captured = lock(captured);
-        let capture = capture_of(stream)?;
+        let capture = stream.capture_number()?;
         captured.retain(|one| one.stream != stream.raw() as usize || Some(one.capture) == capture);
         match (capture, captured.iter().find(|one| Some(one.capture) == capture)) {
             (None, _) => stream.wait_event(last)?,

@@ -70,18 +70,46 @@ static ANABRANCH_DEVICE void copy_to_places(const Grid& grid, const ExpertExpand
     }
 }
 
+// ScaleLayout in Rust.
+enum ScaleLayout : u32 { SCALE_ROWS = 0, SCALE_COLUMNS = 1, SCALE_PACKED_COLUMNS = 2 };
+
+// Words of a row's scales in the layout, and where they are.
+struct ScalePlaces {
+    u32* scales;
+    u32 words, capacity;
+    bool columns, packed;
+
+    static ANABRANCH_DEVICE ScalePlaces of(const ExpertExpandArgs& args) {
+        bool packed = args.scale_layout == SCALE_PACKED_COLUMNS;
+        u32 words = args.scale_bytes / 4;
+        return {reinterpret_cast<u32*>(args.scales), packed ? (words + 3) / 4 : words, args.capacity,
+                args.scale_layout != SCALE_ROWS, packed};
+    }
+    ANABRANCH_DEVICE u32* at(u32 slot, u32 word) const {
+        if (!columns) return scales + static_cast<u64>(slot) * words + word;
+        u32 expert = slot / capacity;
+        return scales + (static_cast<u64>(expert) * words + word) * capacity + slot % capacity;
+    }
+    ANABRANCH_DEVICE u32 load(const Grid& grid, const ExpertExpandArgs& args, const u32* source, u32 word) const {
+        if (!packed) return heap_load(grid, source + word);
+        u32 value = 0;
+        for (u32 i = 0; i < 4 && word * 4 + i < args.scale_bytes / 4; ++i) {
+            value |= (heap_load(grid, source + word * 4 + i) >> 23 & 0xff) << (8 * i);
+        }
+        return value;
+    }
+};
+
 // One wave copies a row's scales to all its places.
 static ANABRANCH_DEVICE void copy_scales(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local,
                                          u64 window_row, u32 first_pair) {
     const u32* source = meta_record(args.received, window_row) + 2 + 2 * args.received.top_k;
-    u32 words = args.scale_bytes / 4;
-    for (u32 word = grid.lane(); word < words; word += WAVE_SIZE) {
-        u32 value = heap_load(grid, source + word);
+    ScalePlaces places = ScalePlaces::of(args);
+    for (u32 word = grid.lane(); word < places.words; word += WAVE_SIZE) {
+        u32 value = places.load(grid, args, source, word);
         for (u32 k = 0; k < args.received.top_k; ++k) {
             u32 slot = local.pair_slot.get(grid, first_pair + k);
-            if (!is_slot(slot)) continue;
-            u32* target = reinterpret_cast<u32*>(args.scales + static_cast<u64>(slot) * args.scale_bytes);
-            private_store(grid, target + word, value);
+            if (is_slot(slot)) private_store(grid, places.at(slot, word), value);
         }
     }
 }
@@ -113,19 +141,20 @@ static ANABRANCH_DEVICE void copy_tile(const Grid& grid, const ExpertExpandArgs&
 static ANABRANCH_DEVICE void zero_padding(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local) {
     // Fits 32 bits: a block's local memory has words for every expert.
     u32 most = args.alignment - 1;
+    ScalePlaces places = ScalePlaces::of(args);
     for (u32 item = grid.grid_wave(); item < most * args.received.local_experts; item += grid.grid_waves()) {
         u32 expert = item / most;
         u32 kept = minimum(local.total.get(grid, expert), args.capacity);
         u32 row = kept + item % most;
         if (row >= round_up(kept, args.alignment)) continue;
-        u64 slot = static_cast<u64>(expert) * args.capacity + row;
-        Vec16* units = reinterpret_cast<Vec16*>(args.rows + slot * args.row_bytes);
+        // Fits 32 bits, by the plan.
+        u32 slot = expert * args.capacity + row;
+        Vec16* units = reinterpret_cast<Vec16*>(args.rows + static_cast<u64>(slot) * args.row_bytes);
         for (u32 unit = grid.lane(); unit < args.row_bytes / 16; unit += WAVE_SIZE) {
             private_store(grid, units + unit, Vec16{{0, 0, 0, 0}});
         }
-        u32* scales = reinterpret_cast<u32*>(args.scales + slot * args.scale_bytes);
-        for (u32 word = grid.lane(); word < args.scale_bytes / 4; word += WAVE_SIZE) {
-            private_store(grid, scales + word, 0u);
+        for (u32 word = grid.lane(); word < places.words; word += WAVE_SIZE) {
+            private_store(grid, places.at(slot, word), 0u);
         }
         if (grid.lane() != 0) continue;
         ExpertRowSource* source = args.sources + slot;

@@ -89,7 +89,7 @@ device_struct! {
         pub received: ReceivedView,
         /// `[local_experts][capacity][row_bytes]`; written.
         pub rows: DevicePointer<u8>,
-        /// `[local_experts][capacity][scale_bytes]`; written.
+        /// Scales of the rows, in the form of `scale_layout`; written.
         pub scales: DevicePointer<u8>,
         /// `[local_experts]`: rows of each expert; written.
         pub counts: DevicePointer<u32>,
@@ -111,8 +111,8 @@ device_struct! {
         pub alignment: u32,
         /// Rows that a block places at a time.
         pub tile_rows: u32,
-        /// Not used.
-        pub reserved: u32,
+        /// Number of the `ScaleLayout`.
+        pub scale_layout: u32,
     }
 }
 

@@ -133,7 +133,7 @@ impl ExpertMajor {
             capacity: self.plan.capacity(),
             alignment: self.plan.alignment(),
             tile_rows: TILE_ROWS,
-            reserved: 0,
+            scale_layout: self.plan.scale_layout() as u32,
         }
     }
 
@@ -293,7 +293,8 @@ impl ExpertMajor {
         self.buffers.address().offset(self.plan.layout().rows)
     }
 
-    /// Scales of the rows, `[local experts][capacity][scale_bytes]`, zeros in the padding.
+    /// Scales of the rows in the form of [`ExpertMajorConfig::scale_layout`], `[local experts][capacity][scale_bytes]` unless it was set; zeros
+    /// in the padding.
     pub fn scales(&self) -> DeviceAddress {
         self.buffers.address().offset(self.plan.layout().scales)
     }

@@ -4,6 +4,7 @@ use anabranch_ranks::GroupRank;
 
 use crate::args::ExpertRowSource;
 use crate::error::{Error, Result};
+use crate::options::ScaleLayout;
 use crate::plan::{DeviceLimits, Plan};
 
 /// Rows that a block of expand places at a time.
@@ -24,11 +25,13 @@ pub struct ExpertMajorConfig {
     pub capacity: u32,
     /// Alignment in rows: zeros pad each expert's rows to a multiple of it. A power of two, 1 to 1024.
     pub alignment: u32,
+    /// Where the scales of rows are. Without effect in plans without scales.
+    pub scale_layout: ScaleLayout,
 }
 
 impl Default for ExpertMajorConfig {
     fn default() -> Self {
-        Self { capacity: 0, alignment: 1 }
+        Self { capacity: 0, alignment: 1, scale_layout: ScaleLayout::Rows }
     }
 }
 
@@ -51,6 +54,13 @@ impl ExpertMajorConfig {
         self.alignment = rows;
         self
     }
+
+    /// Sets where the scales of rows are.
+    #[must_use]
+    pub fn scale_layout(mut self, layout: ScaleLayout) -> Self {
+        self.scale_layout = layout;
+        self
+    }
 }
 
 /// The parts of the buffers, as offsets in bytes; each is a multiple of 256. E is the number of local experts, C the capacity, K the
@@ -67,7 +77,7 @@ pub struct ExpertMajorLayout {
     pub sources: u64,
     /// Slot map: `[Plan::rows][K]` u32.
     pub slot_map: u64,
-    /// Scales: `[E][C][scale_bytes]`.
+    /// Scales: `[E][C][scale_bytes]`, or as [`ScaleLayout`] says.
     pub scales: u64,
     /// Rows: `[E][C][row_bytes]`.
     pub rows: u64,
@@ -93,6 +103,7 @@ pub struct ExpertMajorPlan {
     local_experts: u32,
     capacity: u32,
     alignment: u32,
+    scale_layout: ScaleLayout,
     layout: ExpertMajorLayout,
 }
 
@@ -103,7 +114,7 @@ impl ExpertMajorPlan {
     /// [`Error::Config`]: the field, what was given, what is allowed.
     pub fn new(plan: &Plan, rank: GroupRank, config: ExpertMajorConfig) -> Result<Self> {
         let wrong = |field, given: u64, allowed: String| Err(Error::config(field, given, allowed));
-        let ExpertMajorConfig { capacity, alignment } = config;
+        let ExpertMajorConfig { capacity, alignment, scale_layout } = config;
         if rank.get() >= plan.ranks() {
             return wrong("rank", rank.get().into(), format!("the group has {} ranks", plan.ranks()));
         }
@@ -140,9 +151,18 @@ impl ExpertMajorPlan {
             let allowed = format!("{local_experts} local experts times {rows} rows must be at most {most}");
             return wrong("capacity", given, allowed);
         }
-        let layout = layout(plan, local_experts, rows)?;
+        let layout = layout(plan, local_experts, rows, scale_layout)?;
         let capacity = rows as u32; // at most the worst case or a rounded number of rows; both were compared above
-        Ok(Self { plan: plan.clone(), rank, experts, local_experts, capacity, alignment, layout })
+        Ok(Self {
+            plan: plan.clone(),
+            rank,
+            experts,
+            local_experts,
+            capacity,
+            alignment,
+            scale_layout,
+            layout,
+        })
     }
 
     /// The plan of the dispatch.
@@ -173,6 +193,11 @@ impl ExpertMajorPlan {
     /// The alignment in rows.
     pub fn alignment(&self) -> u32 {
         self.alignment
+    }
+
+    /// Where the scales of rows are.
+    pub fn scale_layout(&self) -> ScaleLayout {
+        self.scale_layout
     }
 
     /// The layout of the buffers.
@@ -239,7 +264,7 @@ pub(super) fn check_local(needed: u64, local_experts: u32, limits: &DeviceLimits
     Ok(needed as u32)
 }
 
-fn layout(plan: &Plan, local_experts: u32, capacity: u64) -> Result<ExpertMajorLayout> {
+fn layout(plan: &Plan, local_experts: u32, capacity: u64, scales: ScaleLayout) -> Result<ExpertMajorLayout> {
     const ALIGNMENT: u128 = 256;
     let experts = u128::from(local_experts);
     let slots = experts * u128::from(capacity);
@@ -255,7 +280,7 @@ fn layout(plan: &Plan, local_experts: u32, capacity: u64) -> Result<ExpertMajorL
         source_offsets: place(experts * (u128::from(plan.ranks()) + 1) * 4),
         sources: place(slots * size_of::<ExpertRowSource>() as u128),
         slot_map: place(u128::from(plan.rows()) * u128::from(plan.config().top_k) * 4),
-        scales: place(slots * u128::from(plan.config().scale_bytes)),
+        scales: place(slots * u128::from(scales.row_bytes(plan.config().scale_bytes))),
         rows: place(slots * u128::from(plan.row_bytes())),
         bytes: 0,
     };

@@ -6,6 +6,7 @@ use anabranch_hip_jit::bytemuck::{self, Zeroable};
 use super::ExpertMajor;
 use crate::args::ExpertRowSource;
 use crate::error::Result;
+use crate::options::ScaleLayout;
 
 /// The expert-major layout of one rank, on the host, with the rows of each expert and their padding.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +30,7 @@ pub struct ExpertTable {
     pub sources: Vec<ExpertRowSource>,
     /// `[rows][row_bytes]`.
     pub rows: Vec<u8>,
-    /// `[rows][scale_bytes]`.
+    /// `[rows][scale_bytes]`, or `[rows][words]` of packed scales, whatever the layout of the scales is.
     pub scales: Vec<u8>,
 }
 
@@ -62,10 +63,20 @@ impl ExpertMajorRows {
                 let mut target = vec![0; rows * width as usize];
                 copy(device, address, first * width as usize, &mut target).map(|()| target)
             };
+            let width = plan.scale_layout().row_bytes(dispatch.config().scale_bytes);
+            let scales = if plan.scale_layout() == ScaleLayout::Rows {
+                part(layout.scales(), width)?
+            } else {
+                let count = width as usize / 4;
+                let expert_start = layout.scales().offset(u64::from(width) * first as u64);
+                let columns = words(device, expert_start, count * capacity)?;
+                let word = |at: usize| columns[at % count * capacity + at / count];
+                (0..rows * count).flat_map(|at| word(at).to_ne_bytes()).collect()
+            };
             read.experts.push(ExpertTable {
                 sources,
                 rows: part(layout.rows(), dispatch.row_bytes())?,
-                scales: part(layout.scales(), dispatch.config().scale_bytes)?,
+                scales,
             });
         }
         Ok(read)

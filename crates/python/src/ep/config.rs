@@ -20,7 +20,7 @@ pub(crate) struct EpConfig {
     pub(crate) plan: ep::EpConfig,
 }
 
-fn word<T: FromStr>(text: &str) -> PyResult<T>
+pub(super) fn word<T: FromStr>(text: &str) -> PyResult<T>
 where
     T::Err: std::fmt::Display,
 {

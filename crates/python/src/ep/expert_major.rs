@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anabranch::ccl::DataType;
-use anabranch::ep::{self, ExpertMajorPlan, LayoutOutput, Tokens};
+use anabranch::ep::{self, ExpertMajorPlan, LayoutOutput, ScaleLayout, Tokens};
 use anabranch::hip::{DeviceAddress, Stream};
 use pyo3::prelude::*;
 
@@ -111,12 +111,20 @@ impl ExpertMajor {
         self.window(self.buffers.plan.layout().rows, &[experts, capacity, extent], None, of)
     }
 
-    /// Scales of the rows as bytes, `[local experts, capacity, scale_bytes]` u8, zeros in the padding; `None` in plans without.
+    /// Scales of the rows, zeros in the padding; `None` in plans without. By `scale_layout`: "rows" are bytes, `[local experts, capacity,
+    /// scale_bytes]` u8; "columns" `[local experts, capacity, scale_bytes / 4]` f32 with strides of column-major; "packed_columns" likewise i32,
+    /// `scale_bytes / 16` rounded up.
     #[getter]
     fn scales(&self) -> Option<Memory> {
-        let ([experts, capacity], bytes) = (self.slots(), u64::from(self.config().scale_bytes));
-        let offset = self.buffers.plan.layout().scales;
-        (bytes > 0).then(|| self.window(offset, &[experts, capacity, bytes], None, DataType::U8))
+        let ([experts, capacity], plan) = (self.slots(), &self.buffers.plan);
+        let bytes = u64::from(plan.scale_layout().row_bytes(self.config().scale_bytes));
+        let (count, of) = match plan.scale_layout() {
+            ScaleLayout::Rows => (bytes, DataType::U8),
+            ScaleLayout::PackedColumns => (bytes / 4, DataType::I32),
+            _ => (bytes / 4, DataType::F32),
+        };
+        let strides = (of != DataType::U8).then(|| vec![count * capacity, 1, capacity]);
+        (bytes > 0).then(|| self.window(plan.layout().scales, &[experts, capacity, count], strides, of))
     }
 
     /// Rows of each expert, `[local experts]` i32.

@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch::ccl::DataType;
-use anabranch::ep::{self, CombineOutput, ExpertMajorConfig, ExpertOutput, ReplayedTokens};
+use anabranch::ep::{self, CombineOutput, ExpertMajorConfig, ExpertOutput, ReplayedTokens, ScaleLayout};
 use anabranch::hip::Stream;
 use pyo3::prelude::*;
 
+use super::config::word;
 use super::dispatched::{CombineSent, DispatchSent, Dispatched, HandleStream, Routing};
 use super::tensors::{combine_output, expert_output, objects};
 use super::{ExpertMajor, Inner, taken};
@@ -262,11 +263,20 @@ impl ExpertParallel {
     }
 
     /// Allocates a layout of rows grouped by expert, for the dispatches of this plan. `capacity` is the rows of each expert, a multiple of
-    /// `alignment` (0: as many as a rank can receive); `alignment` is a power of two up to 1024. No other rank takes part.
-    #[pyo3(signature = (*, capacity = 0, alignment = 1))]
-    fn expert_major(&self, py: Python<'_>, capacity: u32, alignment: u32) -> PyResult<ExpertMajor> {
+    /// `alignment` (0: as many as a rank can receive); `alignment` is a power of two up to 1024. `scale_layout` is the form of `scales`:
+    /// "rows", "columns" (column-major) or "packed_columns" (column-major, the exponents of four f32 scales in 32 bits). No other rank takes
+    /// part.
+    #[pyo3(signature = (*, capacity = 0, alignment = 1, scale_layout = "rows"))]
+    fn expert_major(
+        &self,
+        py: Python<'_>,
+        capacity: u32,
+        alignment: u32,
+        scale_layout: &str,
+    ) -> PyResult<ExpertMajor> {
         self.inner.state.live()?;
-        let config = ExpertMajorConfig::new().capacity(capacity).alignment(alignment);
+        let scales = word::<ScaleLayout>(scale_layout)?;
+        let config = ExpertMajorConfig::new().capacity(capacity).alignment(alignment).scale_layout(scales);
         let made = py.detach(|| ep::ExpertMajor::new(&self.inner.ep, config));
         logs::flush(py);
         Ok(ExpertMajor::new(Arc::clone(&self.inner), made.map_err(raise)?))

@@ -7,7 +7,7 @@ use anabranch_ep::expert_major::{ExpertRowSource, ExpertTable};
 use anabranch_ep::simulation::{
     DispatchExpertsArgs, ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, ReceivedView,
 };
-use anabranch_ep::{DispatchCast, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows};
+use anabranch_ep::{DispatchCast, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, ScaleLayout};
 use anabranch_ranks::GroupRank;
 use anabranch_weakmem::SeededError;
 
@@ -142,7 +142,7 @@ impl Experts {
             capacity: plan.capacity(),
             alignment: ALIGNMENT,
             tile_rows: TILE_ROWS,
-            reserved: 0,
+            scale_layout: ScaleLayout::Rows as u32,
         }
     }
 

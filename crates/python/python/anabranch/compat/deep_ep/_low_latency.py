@@ -60,7 +60,6 @@ class Handle:
         self.plan, self.layout, self.ids, self.stats = plan, layout, ids, stats
         self.sent: Any = None
         self.operation: Any = None
-        self.scales: Tensor | None = None
         self.buffer: Tensor | None = None
         """The input of a combine without a copy."""
         self.use_current_stream()
@@ -94,9 +93,10 @@ class Plan:
 
         self.native = plan(hidden=shape.hidden, slots=SLOTS, **rows)
         # Rows land at the same places as those of `native`, because places follow from the ids alone.
-        self._weights = plan(hidden=_EMPTY_ROW, blocks=8, waves_per_block=4)
+        self._weights = plan(hidden=_EMPTY_ROW)
         # The layout that was used last is the last one.
-        self._layouts = deque(self.native.expert_major() for _ in range(SLOTS))
+        scales = "packed_columns" if shape.is_packed else "columns"
+        self._layouts = deque(self.native.expert_major(scale_layout=scales) for _ in range(SLOTS))
         self._window = Windows()
         # Handles that were not combined, oldest first.
         self._pending: list[Handle] = []
@@ -129,8 +129,6 @@ class Plan:
         if self.shape.is_rounded:
             rows, scales = quantized(x)
             sent = (rows.view(torch.uint8), handle.ids, None, scales.view(torch.uint8))
-        if self.shape.is_fp8:
-            handle.scales = self._empty_scales(layout, x.device)
         if in_parts:
             handle.sent = self.native.dispatch_send(*sent)
         else:
@@ -140,22 +138,9 @@ class Plan:
             self._received(handle)
         return handle
 
-    def _empty_scales(self, layout: anabranch.ExpertMajor, device: torch.device) -> Tensor:
-        """Room for scales, column-major: the places of an expert are next to each other."""
-        blocks = self.shape.hidden // BLOCK
-        columns, dtype = (blocks // 4, torch.int32) if self.shape.is_packed else (blocks, torch.float32)
-        return torch.empty(len(layout.experts), columns, layout.capacity, dtype=dtype, device=device).transpose(1, 2)
-
     def _received(self, handle: Handle) -> None:
-        """Fills what goes with the rows of the layout."""
+        """Adds to the caller's statistics."""
         self._joined.settle()
-        if handle.scales is not None:
-            scales = self._window(handle.layout, "scales")
-            if self.shape.is_packed:
-                exponents = (scales.view(torch.int32) >> 23).to(torch.uint8)
-                handle.scales.copy_(exponents.view(torch.int32))
-            else:
-                handle.scales.copy_(scales.view(torch.float32))
         if handle.stats is not None:
             handle.stats += self.counts(handle)
 
@@ -171,10 +156,10 @@ class Plan:
 
     def rows(self, handle: Handle) -> tuple[Tensor, Tensor] | Tensor:
         """The rows by expert, with scales in fp8: the layout itself, which the second next dispatch overwrites."""
-        rows = self._window(handle.layout, "rows", FP8 if self.shape.is_fp8 else None)
-        # A tensor of the caller's own: what it does to it stays out of the plan's.
-        rows = rows.detach()
-        return rows if handle.scales is None else (rows, handle.scales)
+        # Tensors of the caller's own: what it does to them stays out of the plan's.
+        if not self.shape.is_fp8:
+            return self._window(handle.layout, "rows").detach()
+        return self._window(handle.layout, "rows", FP8).detach(), self._window(handle.layout, "scales").detach()
 
     def counts(self, handle: Handle) -> Tensor:
         """Rows of each local expert."""
