@@ -1,11 +1,12 @@
 //! Expert-major rows and back on the host runtime, judged bit by bit.
 
 use crate::common::{Case, Routing, Uploaded, all_well, on_ranks, world_config};
-use crate::expert_major_common::run;
+use crate::expert_major_common::{CANARY, run, write};
 use anabranch_ep::{
-    COMBINED_TYPES, EpConfig, EpShape, ExpertMajor, ExpertMajorConfig, ExpertMajorRows, ExpertParallel, Mode,
-    ROW_TYPES, ScaleLayout,
+    COMBINED_TYPES, DataType, DispatchCast, EpConfig, EpShape, ExpertMajor, ExpertMajorConfig,
+    ExpertMajorPlan, ExpertMajorRows, ExpertParallel, Fp8Format, Mode, Plan, ROW_TYPES, ScaleLayout,
 };
+use anabranch_ranks::GroupRank;
 
 #[test]
 fn every_wave_width() {
@@ -106,13 +107,19 @@ fn an_alignment_of_a_thousand_rows() {
 
 #[test]
 fn scales_by_column_are_those_by_row() {
-    for (wave, scale_bytes) in [(1, 20), (4, 16), (32, 4)] {
+    for (wave, scale_bytes, capacity, routing) in
+        [(1, 20, 0, Routing::Random), (4, 16, 8, Routing::Hot), (64, 4, 0, Routing::Nowhere)]
+    {
         let mut case = Case::new(3, wave);
         case.config = case.config.scale_bytes(scale_bytes);
+        case.routing = routing;
         let rows = all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
             let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
             let layout = |scales| {
-                ExpertMajor::new(&ep, ExpertMajorConfig::new().alignment(4).scale_layout(scales)).unwrap()
+                let config = ExpertMajorConfig::new().capacity(capacity).alignment(4).scale_layout(scales);
+                let layout = ExpertMajor::new(&ep, config).unwrap();
+                write(world.device(), layout.counts(), &vec![CANARY; layout.plan().bytes() as usize]);
+                layout
             };
             let mut layouts =
                 [ScaleLayout::Columns, ScaleLayout::PackedColumns, ScaleLayout::Rows].map(layout);
@@ -137,8 +144,21 @@ fn scales_by_column_are_those_by_row() {
             world.synchronize(&stream)?;
             Ok(rows.iter().map(|expert| expert.sources.len()).sum::<usize>())
         }));
-        assert!(rows.iter().sum::<usize>() > 0);
+        assert_eq!(rows.iter().sum::<usize>() > 0, !matches!(routing, Routing::Nowhere));
     }
+}
+
+#[test]
+fn scales_of_a_cast_are_not_packed() {
+    let shape = EpShape { hidden: 128, experts: 4, top_k: 2, max_tokens: 4 };
+    let config = EpConfig::new(shape)
+        .dispatch_cast(DispatchCast::Fp8Block(Fp8Format::E4m3fn))
+        .dispatch_type(DataType::F8E4m3)
+        .cast_from(DataType::Bf16);
+    let plan = Plan::new(config, 2).unwrap();
+    let config = ExpertMajorConfig::new().scale_layout(ScaleLayout::PackedColumns);
+    let refused = ExpertMajorPlan::new(&plan, GroupRank::new(0), config).unwrap_err().to_string();
+    assert!(refused.contains("scale_layout") && refused.contains("no powers of two"), "{refused}");
 }
 
 /// The exponents of f32 scales, a byte each, with zeros up to a whole word.

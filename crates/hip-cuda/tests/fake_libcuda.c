@@ -174,18 +174,19 @@ int cuLaunchKernel(handle function, unsigned gx, unsigned gy, unsigned gz, unsig
     return local > 232000 ? 701 : 0;
 }
 /* Captures are as CUDA has them: one may end on its own thread only, and no call of another thread spoils one. */
-static __thread handle capturing;
-int cuStreamBeginCapture_v2(handle stream, int mode) { note("capture %d\n", mode); capturing = stream; return 0; }
-int cuStreamIsCapturing(handle stream, int *status) { *status = capturing == stream; return 0; }
-int cuStreamGetCaptureInfo(handle stream, int *status, u64 *number) { *status = capturing == stream; *number = 42; return 0; }
+static __thread handle capturing, joined;
+static u64 captures;
+int cuStreamBeginCapture_v2(handle stream, int mode) { note("capture %d\n", mode); capturing = stream; captures++; return 0; }
+int cuStreamIsCapturing(handle stream, int *status) { *status = capturing && (capturing == stream || joined == stream); return 0; }
+int cuStreamGetCaptureInfo(handle stream, int *status, u64 *number) { *number = captures; return cuStreamIsCapturing(stream, status); }
 int cuEventRecordWithFlags(handle event, handle stream, unsigned flags) { note("record %llx %llx %u\n", (u64)event, (u64)stream, flags); return 0; }
 int cuEventCreate(handle *event, unsigned flags) { *event = (handle)0x88; return 0; }
 int cuEventRecord(handle event, handle stream) { return 0; }
 int cuEventDestroy_v2(handle event) { return 0; }
-int cuStreamWaitEvent(handle stream, handle event, unsigned flags) { note("wait event %llx %llx %u\n", (u64)stream, (u64)event, flags); return 0; }
+int cuStreamWaitEvent(handle stream, handle event, unsigned flags) { joined = stream; note("wait event %llx %llx %u\n", (u64)stream, (u64)event, flags); return 0; }
 int cuStreamEndCapture(handle stream, handle *graph) {
     if (capturing != stream) return 908;
-    capturing = 0;
+    capturing = joined = 0;
     *graph = (handle)0x99;
     return 0;
 }

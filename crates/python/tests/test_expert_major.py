@@ -113,7 +113,9 @@ def test_scales_by_column(settings):
         experts, capacity = len(layouts["rows"].experts), layouts["rows"].capacity
         assert columns.shape == (experts, capacity, 5) and columns.strides == (20 * capacity, 4, 4 * capacity) and columns.dtype == numpy.float32
         assert packed.shape == (experts, capacity, 2) and packed.strides == (8 * capacity, 4, 4 * capacity) and packed.dtype == numpy.int32
-        for local, count in enumerate(numpy.from_dlpack(layouts["rows"].counts)):
+        for local, pairs in enumerate(numpy.from_dlpack(layouts["rows"].counts)):
+            # With the padding.
+            count = -(-pairs // 4) * 4
             expected = numpy.ascontiguousarray(rows[local, :count]).view(numpy.float32)
             assert (columns[local, :count] == expected).all()
             exponents = numpy.zeros((count, 8), numpy.uint8)

@@ -77,7 +77,7 @@ enum ScaleLayout : u32 { SCALE_ROWS = 0, SCALE_COLUMNS = 1, SCALE_PACKED_COLUMNS
 struct ScalePlaces {
     u32* scales;
     u32 words, capacity;
-    bool columns, packed;
+    bool is_column_major, is_packed;
 
     static ANABRANCH_DEVICE ScalePlaces of(const ExpertExpandArgs& args) {
         bool packed = args.scale_layout == SCALE_PACKED_COLUMNS;
@@ -86,12 +86,12 @@ struct ScalePlaces {
                 args.scale_layout != SCALE_ROWS, packed};
     }
     ANABRANCH_DEVICE u32* at(u32 slot, u32 word) const {
-        if (!columns) return scales + static_cast<u64>(slot) * words + word;
+        if (!is_column_major) return scales + static_cast<u64>(slot) * words + word;
         u32 expert = slot / capacity;
         return scales + (static_cast<u64>(expert) * words + word) * capacity + slot % capacity;
     }
     ANABRANCH_DEVICE u32 load(const Grid& grid, const ExpertExpandArgs& args, const u32* source, u32 word) const {
-        if (!packed) return heap_load(grid, source + word);
+        if (!is_packed) return heap_load(grid, source + word);
         u32 value = 0;
         for (u32 i = 0; i < 4 && word * 4 + i < args.scale_bytes / 4; ++i) {
             value |= (heap_load(grid, source + word * 4 + i) >> 23 & 0xff) << (8 * i);

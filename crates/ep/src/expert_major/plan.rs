@@ -4,7 +4,7 @@ use anabranch_ranks::GroupRank;
 
 use crate::args::ExpertRowSource;
 use crate::error::{Error, Result};
-use crate::options::ScaleLayout;
+use crate::options::{DispatchCast, ScaleLayout};
 use crate::plan::{DeviceLimits, Plan};
 
 /// Rows that a block of expand places at a time.
@@ -25,7 +25,7 @@ pub struct ExpertMajorConfig {
     pub capacity: u32,
     /// Alignment in rows: zeros pad each expert's rows to a multiple of it. A power of two, 1 to 1024.
     pub alignment: u32,
-    /// Where the scales of rows are. Without effect in plans without scales.
+    /// Memory layout of the scales. Without effect in plans without scales.
     pub scale_layout: ScaleLayout,
 }
 
@@ -55,7 +55,7 @@ impl ExpertMajorConfig {
         self
     }
 
-    /// Sets where the scales of rows are.
+    /// Sets the memory layout of the scales.
     #[must_use]
     pub fn scale_layout(mut self, layout: ScaleLayout) -> Self {
         self.scale_layout = layout;
@@ -126,6 +126,13 @@ impl ExpertMajorPlan {
             let allowed = format!("it must be a multiple of the alignment, {alignment} rows");
             return wrong("capacity", capacity.into(), allowed);
         }
+        let cast = plan.config().dispatch_cast;
+        if scale_layout == ScaleLayout::PackedColumns && cast != DispatchCast::None {
+            let allowed = format!(
+                "the scales of dispatch_cast {cast} are no powers of two; allowed are rows and columns"
+            );
+            return Err(Error::config("scale_layout", scale_layout.name(), allowed));
+        }
         let top_k = plan.config().top_k;
         let pairs = plan.rows() * u64::from(top_k);
         // The last two numbers of 32 bits mean that a pair has no row.
@@ -195,7 +202,7 @@ impl ExpertMajorPlan {
         self.alignment
     }
 
-    /// Where the scales of rows are.
+    /// Memory layout of the scales.
     pub fn scale_layout(&self) -> ScaleLayout {
         self.scale_layout
     }

@@ -30,7 +30,7 @@ pub struct ExpertTable {
     pub sources: Vec<ExpertRowSource>,
     /// `[rows][row_bytes]`.
     pub rows: Vec<u8>,
-    /// `[rows][scale_bytes]`, or `[rows][words]` of packed scales, whatever the layout of the scales is.
+    /// Row by row in every layout: `[rows][`[`ScaleLayout::row_bytes`]`]`.
     pub scales: Vec<u8>,
 }
 

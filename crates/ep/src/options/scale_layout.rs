@@ -1,11 +1,11 @@
-//! Where the scales of rows are that are grouped by expert.
+//! Memory layout of the scales of rows grouped by expert.
 
 use std::str::FromStr;
 
 use anabranch_ranks::UnknownWord;
 
-/// The form of the scales of rows grouped by expert. E is the number of local experts, C the capacity, W the 32-bit words of a row's scales.
-/// Matrix products by block take columns.
+/// Memory layout of the scales of rows grouped by expert. E is the number of local experts, C the capacity, W the 32-bit words of a row's scales.
+/// Grouped matrix products with scales by block read columns (DeepGEMM, whose loads need a C that is a multiple of 4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u32)]
@@ -16,7 +16,8 @@ pub enum ScaleLayout {
     /// `[E][W][C]`: column-major, the rows of an expert are next to each other.
     Columns = 1,
     /// `[E][W / 4, rounded up][C]`: column-major, the exponents of four f32 scales (bits 23 to 30: ue8m0) in a word, the first in its lowest
-    /// byte, zeros after the last. Exact for scales that are positive powers of two.
+    /// byte, zeros after the last. Exact for scales that are positive powers of two; of others the sign and the mantissa are lost. Not for
+    /// the scales of a [`DispatchCast`](crate::DispatchCast).
     PackedColumns = 2,
 }
 

@@ -112,8 +112,8 @@ impl ExpertMajor {
     }
 
     /// Scales of the rows, zeros in the padding; `None` in plans without. By `scale_layout`: "rows" are bytes, `[local experts, capacity,
-    /// scale_bytes]` u8; "columns" `[local experts, capacity, scale_bytes / 4]` f32 with strides of column-major; "packed_columns" likewise i32,
-    /// `scale_bytes / 16` rounded up.
+    /// scale_bytes]` u8; "columns" `[local experts, capacity, scale_bytes / 4]` f32, whatever was sent, with strides of column-major;
+    /// "packed_columns" likewise i32, `scale_bytes / 16` rounded up.
     #[getter]
     fn scales(&self) -> Option<Memory> {
         let ([experts, capacity], plan) = (self.slots(), &self.buffers.plan);

@@ -264,8 +264,8 @@ impl ExpertParallel {
 
     /// Allocates a layout of rows grouped by expert, for the dispatches of this plan. `capacity` is the rows of each expert, a multiple of
     /// `alignment` (0: as many as a rank can receive); `alignment` is a power of two up to 1024. `scale_layout` is the form of `scales`:
-    /// "rows", "columns" (column-major) or "packed_columns" (column-major, the exponents of four f32 scales in 32 bits). No other rank takes
-    /// part.
+    /// "rows", "columns" (column-major) or "packed_columns" (column-major, the exponents of four f32 scales in 32 bits: ue8m0; sign and mantissa
+    /// are lost, so only for scales that are powers of two, and not for those of a cast). No other rank takes part.
     #[pyo3(signature = (*, capacity = 0, alignment = 1, scale_layout = "rows"))]
     fn expert_major(
         &self,

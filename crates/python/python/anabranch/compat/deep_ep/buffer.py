@@ -286,7 +286,8 @@ class Buffer(User):
         Returns:
             rows ``[local experts, ranks * max tokens, hidden]``, in fp8 with scales ``[.., hidden / 128]`` float32 or ``[.., hidden / 512]``
             int32 whose last two dimensions are column-major; the number of rows of each expert, int32; the handle; the event; the
-            hook. The rows of an expert are by rank and token of their origin. They are memory of the second last dispatch.
+            hook. The rows of an expert are by rank and token of their origin. The second next dispatch overwrites rows and
+            scales.
         """
         refuse_unknown("low_latency_dispatch", {"dispatch_wait_recv_cost_stats": dispatch_wait_recv_cost_stats, **unknown})
         self._experts_of_a_rank(num_experts)
