@@ -1,13 +1,14 @@
 //! The world of a communicator.
 
 use std::fmt;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use anabranch::ccl::Communicator;
 use anabranch::shmem::LaunchOrder;
 use anabranch::{JoinedRank, RuntimeKind, World};
 
 use crate::blocks::Blocks;
+use crate::comm::lock;
 use crate::error::Failure;
 use crate::gpu::RelaxedCapture;
 use crate::process::Process;
@@ -18,6 +19,8 @@ pub(crate) struct Joined {
     kind: RuntimeKind,
     pub(crate) world: World,
     pub(crate) communicator: Mutex<Communicator>,
+    /// Of this rank alone, once it is needed: it scales inputs.
+    alone: Mutex<Option<Arc<Mutex<Communicator>>>>,
     /// Of the communicator's calls, as NCCL keeps it: over streams, captures, and launches of graphs.
     pub(crate) order: LaunchOrder,
     pub(crate) scratch: Scratch,
@@ -69,6 +72,23 @@ impl Joined {
         let communicator = Mutex::new(communicator);
         let (order, scratch) = (LaunchOrder::new(&world)?, Scratch::default());
         let kind = process.kind();
-        Ok(Self { kind, world, communicator, order, scratch, _blocks: blocks, relaxed: None })
+        let alone = Mutex::default();
+        Ok(Self { kind, world, communicator, alone, order, scratch, _blocks: blocks, relaxed: None })
+    }
+
+    /// The communicator of this rank alone. The first call makes it.
+    ///
+    /// # Errors
+    /// No memory for it.
+    pub(crate) fn alone(&self) -> Result<Arc<Mutex<Communicator>>, Failure> {
+        let mut alone = lock(&self.alone);
+        if let Some(communicator) = &*alone {
+            return Ok(Arc::clone(communicator));
+        }
+        let own = self.world.group().subset_of_ranks(&[self.world.rank()]);
+        let config = anabranch::ccl_config(self.world.settings())?;
+        let group = own.map_err(anabranch::shmem::Error::from)?;
+        let made = Communicator::new(&self.world, &group, config)?;
+        Ok(Arc::clone(alone.insert(Arc::new(Mutex::new(made)))))
     }
 }

@@ -319,7 +319,7 @@ export! {
         window::free(address as u64)
     }
 
-    /// Floats only. All ranks give equal scalars.
+    /// Floats only. Ranks may give different scalars, as in NCCL.
     fn ncclRedOpCreatePreMulSum(
         result: *mut c_int,
         scalar: *mut c_void,

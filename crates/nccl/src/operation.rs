@@ -1,10 +1,10 @@
 //! Operations of NCCL as calls of a communicator.
 
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use anabranch::GroupRank;
-use anabranch::ccl::{Call, DataType, PointToPoint, Prepared, ReduceOp, Tensor};
+use anabranch::ccl::{Call, Communicator, DataType, PointToPoint, Prepared, ReduceOp, Tensor};
 use anabranch::hip::{DeviceAddress, Event, Stream};
 
 use crate::comm::{Comm, lock};
@@ -52,8 +52,17 @@ struct ReadyCall {
     prepared: Prepared,
     stream: Stream,
     copies: Vec<Copy>,
+    /// The input times this rank's scalar, before the call.
+    scaling: Option<Scaling>,
     /// Other streams of the messages of a batch.
     others: Vec<Stream>,
+}
+
+/// This rank's input times its scalar, in memory of the communicator.
+struct Scaling {
+    communicator: Arc<Mutex<Communicator>>,
+    prepared: Prepared,
+    target: u64,
 }
 
 impl Operation {
@@ -133,8 +142,21 @@ impl Operation {
         let windows = self.comm.windows();
         let (count, all) = (self.count, self.count * u64::from(self.comm.size));
         let (root, is_root) = (GroupRank::new(self.root), self.root == self.comm.rank);
-        let op = self.op.unwrap_or(ReduceOp::Sum);
-        let send = |count| self.tensor(&windows, self.send, count);
+        // Each rank has a scalar of its own, where this library's operator has one for all: so each scales its input, then they sum.
+        let (op, scaling) = match self.op.unwrap_or(ReduceOp::Sum) {
+            op @ (ReduceOp::PreMulSum(_) | ReduceOp::PreMulSumAt(_)) => {
+                let elements = if self.kind == Kind::ReduceScatter { all } else { count };
+                let bytes = elements * u64::from(self.data_type.bytes());
+                let target = joined.scratch.address(&joined.world, bytes)?;
+                let (output, input) = (self.local(target, elements), self.local(self.send, elements));
+                let communicator = joined.alone()?;
+                let prepared = lock(&communicator).prepare(&Call::AllReduce { output, input, op })?;
+                (ReduceOp::Sum, Some(Scaling { communicator, prepared, target }))
+            }
+            op => (op, None),
+        };
+        let source = scaling.as_ref().map_or(self.send, |scaling| scaling.target);
+        let send = |count| self.tensor(&windows, source, count);
         let receive = |count| self.tensor(&windows, self.receive, count);
         let mut copies = Vec::new();
         let call = match self.kind {
@@ -154,13 +176,8 @@ impl Operation {
             }
             Kind::Reduce => {
                 // Off the root the output is not written, and may be null.
-                let output = if is_root { self.receive } else { self.send };
-                Call::Reduce {
-                    output: self.local(output, count),
-                    input: self.local(self.send, count),
-                    op,
-                    root,
-                }
+                let output = if is_root { self.receive } else { source };
+                Call::Reduce { output: self.local(output, count), input: self.local(source, count), op, root }
             }
             Kind::Broadcast if is_root && self.send != self.receive => {
                 let bytes = count * u64::from(self.data_type.bytes());
@@ -182,7 +199,7 @@ impl Operation {
         };
         let stream = borrow(joined, self.stream);
         let prepared = lock(&joined.communicator).prepare(&call)?;
-        Ok(ReadyCall { joined: Arc::clone(joined), prepared, stream, copies, others: Vec::new() })
+        Ok(ReadyCall { joined: Arc::clone(joined), prepared, stream, copies, scaling, others: Vec::new() })
     }
 }
 
@@ -225,7 +242,14 @@ fn prepare_messages(joined: &Arc<Joined>, messages: &[&Operation]) -> Result<Rea
     }
     let mut streams = streams.into_iter().map(|stream| borrow(joined, stream));
     let stream = streams.next().ok_or_else(|| Failure::argument("a batch without messages"))?;
-    Ok(ReadyCall { joined: Arc::clone(joined), prepared, stream, copies, others: streams.collect() })
+    Ok(ReadyCall {
+        joined: Arc::clone(joined),
+        prepared,
+        stream,
+        copies,
+        scaling: None,
+        others: streams.collect(),
+    })
 }
 
 impl ReadyCall {
@@ -241,6 +265,9 @@ impl ReadyCall {
         let mut turn = self.joined.order.begin(&self.stream)?;
         let queue = || -> Result<(), Failure> {
             self.copies.iter().try_for_each(|copy| copy.queue(&self.stream))?;
+            if let Some(Scaling { communicator, prepared, .. }) = &self.scaling {
+                drop(lock(communicator).launch(prepared, &self.stream)?);
+            }
             drop(lock(&self.joined.communicator).launch(&self.prepared, &self.stream)?);
             Ok(())
         };

@@ -1,5 +1,5 @@
-//! Copies of inputs that overlap outputs. NCCL takes `ncclAlltoAll` and sends whose buffer is received into, too; this library's
-//! collectives would read what a peer has already overwritten. So the input is copied first, and the result is that of separate buffers.
+//! Copies of inputs that overlap outputs, and scaled inputs. NCCL takes `ncclAlltoAll` and sends whose buffer is received into, too; this
+//! library's collectives would read what a peer has already overwritten. So the input is copied first, and the result is that of separate buffers.
 
 use std::sync::Mutex;
 

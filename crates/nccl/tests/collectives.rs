@@ -166,7 +166,8 @@ fn multiplied_sums_take_scalars_of_the_host_or_of_the_device() {
     on_threads(&nccl, RANKS, |rank| {
         for data_type in TYPES {
             for residence in [0, 1] {
-                let scalar = Buffer::of(data_type, &[2.0]);
+                let scalar_of = |rank: u32| f64::from(1 + rank % 2);
+                let scalar = Buffer::of(data_type, &[scalar_of(rank.number)]);
                 let mut op = 0;
                 let code = nccl!(nccl, ncclRedOpCreatePreMulSum(&raw mut op => *mut c_int, scalar.address() => *mut c_void, data_type => c_int, residence => c_int, rank.comm => Comm));
                 if !is_float(data_type) {
@@ -174,7 +175,8 @@ fn multiplied_sums_take_scalars_of_the_host_or_of_the_device() {
                     continue;
                 }
                 nccl.ok(code);
-                reductions(rank, data_type, op, &|index| 2.0 * reduced(0, index, RANKS));
+                let sum = |index| (0..RANKS).map(|rank| scalar_of(rank) * given(rank, index)).sum();
+                reductions(rank, data_type, op, &sum);
                 nccl.ok(nccl!(nccl, ncclRedOpDestroy(op => c_int, rank.comm => Comm)));
                 let (send, mut receive) = (Buffer::zeros(data_type, 4), Buffer::zeros(data_type, 4));
                 assert_eq!(nccl.all_reduce(rank, &send, &mut receive, op), 4, "a destroyed operator");

@@ -37,6 +37,13 @@ def test_killed_rank_is_named(start, finish):
     passed(results)
 
 
+@pytest.mark.parametrize("way", ["ddp", "fsdp2"])
+def test_rank_killed_in_a_training_step_is_named(start, finish, way):
+    results = finish(start("lost_rank_training_program.py", 3, way))
+    assert results.pop(1)[0] == -signal.SIGKILL
+    passed(results)
+
+
 def test_worlds_end_and_begin_again(start, finish, port):
     passed(finish(start("worlds_program.py", 2, *(port() for _ in range(6)))))
 
