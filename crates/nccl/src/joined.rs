@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use anabranch::ccl::Communicator;
+use anabranch::ccl::{CclConfig, Communicator};
 use anabranch::shmem::LaunchOrder;
 use anabranch::{JoinedRank, RuntimeKind, World};
 
@@ -86,9 +86,11 @@ impl Joined {
             return Ok(Arc::clone(communicator));
         }
         let own = self.world.group().subset_of_ranks(&[self.world.rank()]);
-        let config = anabranch::ccl_config(self.world.settings())?;
-        let group = own.map_err(anabranch::shmem::Error::from)?;
-        let made = Communicator::new(&self.world, &group, config)?;
+        let own = own.map_err(anabranch::shmem::Error::from)?;
+        // Another thread may capture.
+        let _relaxed = RelaxedCapture::new(self.kind)?;
+        // The defaults: what the user chose is for the collectives of all ranks.
+        let made = Communicator::new(&self.world, &own, CclConfig::default())?;
         Ok(Arc::clone(alone.insert(Arc::new(Mutex::new(made)))))
     }
 }

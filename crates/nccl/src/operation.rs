@@ -48,17 +48,17 @@ pub(crate) struct Operation {
 
 /// A call that is ready to be launched.
 struct ReadyCall {
+    /// The input times this rank's scalar, before the call. Dropped before the communicator that it may keep.
+    scaling: Option<Scaling>,
     joined: Arc<Joined>,
     prepared: Prepared,
     stream: Stream,
     copies: Vec<Copy>,
-    /// The input times this rank's scalar, before the call.
-    scaling: Option<Scaling>,
     /// Other streams of the messages of a batch.
     others: Vec<Stream>,
 }
 
-/// This rank's input times its scalar, in memory of the communicator.
+/// This rank's input times its scalar, in the output or in memory of the communicator.
 struct Scaling {
     communicator: Arc<Mutex<Communicator>>,
     prepared: Prepared,
@@ -144,10 +144,14 @@ impl Operation {
         let (root, is_root) = (GroupRank::new(self.root), self.root == self.comm.rank);
         // Each rank has a scalar of its own, where this library's operator has one for all: so each scales its input, then they sum.
         let (op, scaling) = match self.op.unwrap_or(ReduceOp::Sum) {
-            op @ (ReduceOp::PreMulSum(_) | ReduceOp::PreMulSumAt(_)) => {
+            op @ (ReduceOp::PreMulSum(_) | ReduceOp::PreMulSumAt(_)) if self.comm.size > 1 => {
                 let elements = if self.kind == Kind::ReduceScatter { all } else { count };
                 let bytes = elements * u64::from(self.data_type.bytes());
-                let target = joined.scratch.address(&joined.world, bytes)?;
+                let target = match (self.kind, op) {
+                    // A scalar in device memory may lie in the output.
+                    (Kind::AllReduce, ReduceOp::PreMulSum(_)) => self.receive,
+                    _ => joined.scratch.address(&joined.world, bytes)?,
+                };
                 let (output, input) = (self.local(target, elements), self.local(self.send, elements));
                 let communicator = joined.alone()?;
                 let prepared = lock(&communicator).prepare(&Call::AllReduce { output, input, op })?;

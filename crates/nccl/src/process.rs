@@ -64,7 +64,7 @@ fn settings(environment: &Environment) -> Result<(Config, bool), Failure> {
     if is_host {
         config.device.host.count.get_or_insert(HOST_DEVICES);
     }
-    // A world has one communicator: most of its heap is staging. Programs make many worlds.
+    // A world has one communicator, besides a small one of each rank alone: most of its heap is staging. Programs make many worlds.
     if is_unset("heap.bytes") {
         config.heap.bytes = Some(ByteSize(if is_host { 32 << 20 } else { 256 << 20 }));
         if !is_host {

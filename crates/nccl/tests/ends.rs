@@ -16,7 +16,7 @@ use crate::lifecycle::{init_nonblocking, settled};
 use crate::steps::without_threads;
 
 #[expect(clippy::disallowed_methods, reason = "ranks wait in the machine's time")]
-fn sleep(milliseconds: u64) {
+pub(crate) fn sleep(milliseconds: u64) {
     std::thread::sleep(Duration::from_millis(milliseconds));
 }
 

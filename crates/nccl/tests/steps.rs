@@ -8,6 +8,7 @@ use std::time::Duration;
 use anabranch_testkit::Resources;
 
 use crate::common::{Buffer, Comm, INT32, IdValue, Nccl, Rank, SUM, alone, nccl, on_threads};
+use crate::ends::sleep;
 use crate::lifecycle::{Config, settled};
 
 /// Begins a nonblocking split with one color.
@@ -50,7 +51,16 @@ fn limited<T>(resource: libc::__rlimit_resource_t, most: u64, calls: impl FnOnce
 
 /// Runs calls while this process can start no threads: there is no memory for their stacks.
 pub(crate) fn without_threads<T>(calls: impl FnOnce() -> T) -> T {
-    let bytes = 1024 * Resources::now().unwrap().address_space_kib as u64;
+    // Threads that have just begun take 64 MiB each for an arena of malloc, which the limit has to include.
+    let mut before = 0;
+    let bytes = loop {
+        let now = 1024 * Resources::now().unwrap().address_space_kib as u64;
+        if now == before {
+            break now;
+        }
+        before = now;
+        sleep(50);
+    };
     limited(libc::RLIMIT_AS, bytes + (1 << 20), || {
         let (sender, receiver) = channel::<()>();
         let receiver = Arc::new(Mutex::new(receiver));

@@ -129,7 +129,7 @@ impl ExpertMajorPlan {
         let cast = plan.config().dispatch_cast;
         if scale_layout == ScaleLayout::PackedColumns && cast != DispatchCast::None {
             let allowed = format!(
-                "the scales of dispatch_cast {cast} are no powers of two; allowed are rows and columns"
+                "the scales of dispatch_cast {cast} are not always powers of two; allowed are rows and columns"
             );
             return Err(Error::config("scale_layout", scale_layout.name(), allowed));
         }
