@@ -162,8 +162,8 @@ impl Stream {
     /// kernel of a graph costs each replay 6 to 20 us (two H100, CUDA 13).
     ///
     /// # Preconditions
-    /// In a capture: a stream that takes part lives until the capture ends, so that no other stream has its handle, and nobody replaces its
-    /// dependencies (`cudaStreamUpdateCaptureDependencies`).
+    /// Each stream of a capture lives until the capture ends: after its end another stream could have its handle. Nobody replaces the
+    /// dependencies of such a stream (`cudaStreamUpdateCaptureDependencies`).
     ///
     /// # Errors
     /// [`Error::RuntimeMismatch`], or the codes of `hipStreamWaitEvent` and `hipStreamGetCaptureInfo`.

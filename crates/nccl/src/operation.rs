@@ -147,9 +147,10 @@ impl Operation {
             op @ (ReduceOp::PreMulSum(_) | ReduceOp::PreMulSumAt(_)) if self.comm.size > 1 => {
                 let elements = if self.kind == Kind::ReduceScatter { all } else { count };
                 let bytes = elements * u64::from(self.data_type.bytes());
+                let is_window = self.windowed(&windows, self.receive, count).is_some();
                 let target = match (self.kind, op) {
-                    // A scalar in device memory may lie in the output.
-                    (Kind::AllReduce, ReduceOp::PreMulSum(_)) => self.receive,
+                    // A scalar in device memory may lie in the output. Other ranks may have one: the input is local memory on all.
+                    (Kind::AllReduce, ReduceOp::PreMulSum(_)) if !is_window => self.receive,
                     _ => joined.scratch.address(&joined.world, bytes)?,
                 };
                 let (output, input) = (self.local(target, elements), self.local(self.send, elements));

@@ -25,7 +25,6 @@ if sys.argv[1] == "ddp":
 else:
     fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-start = time.monotonic()
 try:
     for step in range(6):
         start = time.monotonic()
