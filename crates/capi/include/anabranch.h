@@ -664,7 +664,7 @@ uint32_t anabranch_comm_rank(const struct anabranch_comm *comm);
 // Ranks of the group.
 uint32_t anabranch_comm_size(const struct anabranch_comm *comm);
 
-// The operator that multiplies each contribution by a scalar and sums. Floats only. It lives as long as the communicator; equal scalars
+// The operator that multiplies each contribution by a scalar and sums. For integers a whole number below 2^53. It lives as long as the communicator; equal scalars
 // give the same operator.
 anabranch_status anabranch_premul_sum(const struct anabranch_comm *comm,
                                       double scalar,

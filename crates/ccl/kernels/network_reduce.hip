@@ -25,7 +25,7 @@ static ANABRANCH_DEVICE void reduce_units(const Grid& grid, const NetworkArgs& a
     u64 first_unrounded = first / Element::BYTES * Unrounded::BYTES;
     for (u64 i = grid.thread; i < count; i += grid.block_threads) {
         Sum sum;
-        if (takes) sum = Unrounded::load(grid, reduction, chunk_at(grid, links, 0) + first_unrounded, i);
+        if (takes) sum = Unrounded::load(grid, chunk_at(grid, links, 0) + first_unrounded, i);
         for (u32 base = takes ? 1 : 0; base < step.sources; base += AT_ONCE) {
             Raw unit[AT_ONCE];
             ANABRANCH_UNROLL
@@ -46,7 +46,7 @@ static ANABRANCH_DEVICE void reduce_units(const Grid& grid, const NetworkArgs& a
         for (u32 k = 0; k < step.targets; ++k) {
             u64 to = chunk_at(grid, links, step.sources + k);
             if (gives) {
-                Unrounded::store(grid, reduction, to + first_unrounded, i, sum);
+                Unrounded::store(grid, to + first_unrounded, i, sum);
             } else {
                 remote_store(grid, reinterpret_cast<Raw*>(to + first) + i, sum.finish(reduction));
             }

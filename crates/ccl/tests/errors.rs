@@ -70,10 +70,11 @@ fn wrong_calls(memory: &Memory) -> Vec<Row<'_>> {
             Call::Reduce {
                 output: memory.symmetric(4096, DataType::I32, 4),
                 input: memory.symmetric(0, DataType::I32, 4),
-                op: ReduceOp::Avg,
+                op: ReduceOp::PreMulSum(0.5),
                 root,
             },
-            "avg is not defined for i32; allowed are sum, product, min, max, band, bor, bxor",
+            "premul_sum(0.5) is not defined for i32; allowed are sum, avg, product, min, max, band, bor, bxor, premul_sum of a \
+             whole number below 2^53",
         ),
         (
             None,
@@ -82,7 +83,7 @@ fn wrong_calls(memory: &Memory) -> Vec<Row<'_>> {
                 input: memory.symmetric(0, DataType::Bool, 12),
                 op: ReduceOp::PreMulSum(2.0),
             },
-            "premul_sum is not defined for bool; allowed are sum, product, min, max, band, bor, bxor",
+            "premul_sum(2) is not defined for bool; allowed are sum, product, min, max, band, bor, bxor",
         ),
         (
             None,

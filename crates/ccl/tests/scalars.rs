@@ -14,9 +14,10 @@ use anabranch_shmem::SymmetricMemory;
 
 const RANKS: u32 = 3;
 const COUNT: u64 = 3 * 331;
-/// Two scalars that every type has.
+/// Two scalars that every float has, and two that every signed integer has.
 const VALUES: [f32; 2] = [0.75, -1.5];
-const TYPES: [DataType; 8] = [
+const WHOLE: [f32; 2] = [3.0, -2.0];
+const TYPES: [DataType; 12] = [
     DataType::F32,
     DataType::F64,
     DataType::F16,
@@ -25,7 +26,15 @@ const TYPES: [DataType; 8] = [
     DataType::F8E5m2,
     DataType::F8E4m3Fnuz,
     DataType::F8E5m2Fnuz,
+    DataType::I8,
+    DataType::I16,
+    DataType::I32,
+    DataType::I64,
 ];
+
+fn values(data_type: DataType) -> [f32; 2] {
+    if data_type.is_float() { VALUES } else { WHOLE }
+}
 
 // Bytes of the memory of a test: the input, two outputs, the scalar that calls read, and the values that it takes.
 const INPUT: u64 = 0;
@@ -43,14 +52,19 @@ fn element(data_type: DataType, value: f32) -> Vec<u8> {
         DataType::F8E4m3 => vec![F8E4m3::from_f32(value).to_bits()],
         DataType::F8E5m2 => vec![F8E5m2::from_f32(value).to_bits()],
         DataType::F8E4m3Fnuz => vec![F8E4m3Fnuz::from_f32(value).to_bits()],
-        _ => vec![F8E5m2Fnuz::from_f32(value).to_bits()],
+        DataType::F8E5m2Fnuz => vec![F8E5m2Fnuz::from_f32(value).to_bits()],
+        DataType::I8 => (value as i8).to_le_bytes().into(),
+        DataType::I16 => (value as i16).to_le_bytes().into(),
+        DataType::I32 => (value as i32).to_le_bytes().into(),
+        DataType::I64 => (value as i64).to_le_bytes().into(),
+        other => panic!("{other} is not among the types of these tests"),
     }
 }
 
 fn filled(memory: &mut SymmetricMemory, data_type: DataType, rank: u32) -> Result<(), Error> {
     let inputs = Data::Normal.of(data_type, ReduceOp::Sum, RANKS, 7);
     memory.write(INPUT, &inputs.bytes(GroupRank::new(rank), 0..COUNT))?;
-    for (at, value) in SOURCES.into_iter().zip(VALUES) {
+    for (at, value) in SOURCES.into_iter().zip(values(data_type)) {
         memory.write(at, &element(data_type, value))?;
     }
     Ok(())
@@ -95,7 +109,7 @@ fn of_host(
     stream: &Stream,
 ) -> Result<[Vec<u8>; 2], Error> {
     let input = Tensor::symmetric(memory, INPUT, data_type, COUNT)?;
-    for (value, output) in VALUES.into_iter().zip(OUTPUTS) {
+    for (value, output) in values(data_type).into_iter().zip(OUTPUTS) {
         let output = Tensor::symmetric(memory, output, data_type, COUNT)?;
         let op = ReduceOp::PreMulSum(value.into());
         drop(communicator.run(&Call::AllReduce { output, input, op }, stream)?);
@@ -143,7 +157,11 @@ fn internode_device_scalar_gives_the_bits_of_the_host_scalar() {
         let nodes = Some(Arc::from([0, 0, 1]));
         let config =
             CclConfig { max_blocks: 2, staging_bytes: 64 << 10, across, nodes, ..CclConfig::default() };
-        same_bits(&config, &[None], &TYPES[..3]);
+        same_bits(
+            &config,
+            &[None],
+            &[DataType::F32, DataType::F64, DataType::F16, DataType::I8, DataType::I64],
+        );
     }
 }
 

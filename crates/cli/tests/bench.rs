@@ -238,7 +238,7 @@ fn invalid_collectives_fail_before_ranks_start() {
         (&["--group", "1,1"], "rank 1 is given twice"),
         (&["--root", "2"], "the group has the ranks 0 to 1"),
         (&["--op", "all_to_all", "--in-place"], "all_to_all has no such form"),
-        (&["--dtype", "i32", "--reduce", "avg"], "avg is not defined for i32"),
+        (&["--dtype", "bool", "--reduce", "avg"], "avg is not defined for bool"),
         (&["--sizes", "8"], "the least is 32 bytes"),
         (&["--sizes", "1G"], "heap.bytes is 67108864"),
         (&["--algorithm", "magic"], "magic"),

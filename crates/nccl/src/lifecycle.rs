@@ -108,9 +108,14 @@ unsafe fn host_scalar(scalar: *const c_void, data_type: c_int) -> Result<f64, Fa
             DataType::F64 => scalar.cast::<f64>().read_unaligned(),
             DataType::F8E4m3 => f64::from(F8E4m3::from_bits(scalar.cast::<u8>().read()).to_f32()),
             DataType::F8E5m2 => f64::from(F8E5m2::from_bits(scalar.cast::<u8>().read()).to_f32()),
-            other => {
-                return Err(Failure::usage(format!("PreMulSum of {other} is not supported; floats are")));
-            }
+            DataType::I8 => f64::from(scalar.cast::<i8>().read()),
+            DataType::U8 => f64::from(scalar.cast::<u8>().read()),
+            DataType::I32 => f64::from(scalar.cast::<i32>().read_unaligned()),
+            DataType::U32 => f64::from(scalar.cast::<u32>().read_unaligned()),
+            // Those that are not exact are too large for the operator, which is checked.
+            DataType::I64 => scalar.cast::<i64>().read_unaligned() as f64,
+            DataType::U64 => scalar.cast::<u64>().read_unaligned() as f64,
+            other => return Err(Failure::usage(format!("PreMulSum of {other} is not supported"))),
         }
     })
 }
@@ -319,7 +324,7 @@ export! {
         window::free(address as u64)
     }
 
-    /// Floats only. Ranks may give different scalars, as in NCCL.
+    /// Ranks may give different scalars, as in NCCL.
     fn ncclRedOpCreatePreMulSum(
         result: *mut c_int,
         scalar: *mut c_void,

@@ -67,6 +67,13 @@ def test_average_and_scaled_sum(settings):
         for wrong, message in [(numpy.zeros(2, numpy.float32), "has 2 elements"), (numpy.zeros(1), "allowed is the tensors' f32")]:
             with pytest.raises(anabranch.UsageError, match=message):
                 comm.all_reduce(by_tensor, ("premul_sum", wrong))
+        whole = numpy.array([-7 - world.rank, 7 + world.rank], numpy.int64)
+        rounded = whole.copy()
+        comm.all_reduce(rounded, "avg").join()
+        assert (rounded == numpy.trunc(sum([-7.0 - rank, 7.0 + rank] for rank in numpy.arange(RANKS)[:, None]) / RANKS)).all()
+        comm.all_reduce(whole, ("premul_sum", -3)).join()
+        with pytest.raises(anabranch.UsageError, match="whole number"):
+            comm.all_reduce(whole, ("premul_sum", 0.5))
         return average, scaled
 
     total = sum(values(rank, 8) for rank in range(RANKS))

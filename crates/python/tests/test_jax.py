@@ -100,7 +100,7 @@ group = anabranch.jax.Group(settings)
 for call, words in [
     (in_order(lambda x, order: group.reduce_scatter(x[:3], order)), "no multiple of the group's 4 ranks"),
     (in_order(functools.partial(group.all_reduce, op="median")), "unknown operator"),
-    (lambda x: in_order(functools.partial(group.all_reduce, op="avg"))(x.astype(jnp.int32)), "avg is not defined"),
+    (lambda x: in_order(functools.partial(group.all_reduce, op="avg"))(x.astype(jnp.bool_)), "avg is not defined"),
     (lambda x: in_order(group.all_reduce)(x.astype(jnp.complex64)), "not supported"),
 ]:
     try:

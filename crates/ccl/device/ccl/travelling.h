@@ -1,10 +1,21 @@
 // Unrounded sums on links, for units of several elements: in the accumulation type for floats, as the elements themselves for types that
-// are never rounded. unrounded.h has the same for single elements.
+// are never rounded.
 #pragma once
 
-#include "ccl/unrounded.h"
+#include "ccl/reduce.h"
 
 namespace ccl {
+
+template <class Value>
+struct BitsOf;
+template <>
+struct BitsOf<f32> {
+    typedef u32 Type;
+};
+template <>
+struct BitsOf<f64> {
+    typedef u64 Type;
+};
 
 // Load and store of unit `i` of sums at address `at`.
 template <class Element, class Raw, bool SUM_ONLY, Family = Kind<Element>::FAMILY>
@@ -12,11 +23,11 @@ struct Travelling {
     typedef Partial<Element, Raw, SUM_ONLY> Sum;
     // Bytes of one element.
     static constexpr u32 BYTES = Element::BYTES;
-    static ANABRANCH_DEVICE Sum load(const Grid& grid, const Reduction& reduction, u64 at, u64 i) {
-        return Sum::first(reduction, remote_load(grid, reinterpret_cast<const Raw*>(at) + i));
+    static ANABRANCH_DEVICE Sum load(const Grid& grid, u64 at, u64 i) {
+        return Sum{Words<Raw>::of(remote_load(grid, reinterpret_cast<const Raw*>(at) + i))};
     }
-    static ANABRANCH_DEVICE void store(const Grid& grid, const Reduction& reduction, u64 at, u64 i, const Sum& sum) {
-        remote_store(grid, reinterpret_cast<Raw*>(at) + i, sum.finish(reduction));
+    static ANABRANCH_DEVICE void store(const Grid& grid, u64 at, u64 i, const Sum& sum) {
+        remote_store(grid, reinterpret_cast<Raw*>(at) + i, sum.words.raw());
     }
 };
 
@@ -30,7 +41,7 @@ struct Travelling<Element, Raw, SUM_ONLY, Family::FLOAT> {
     static constexpr bool IS_WIDE = Sum::COUNT * sizeof(Value) % 16 == 0;
     static constexpr u32 EACH = 16 / sizeof(Value);
 
-    static ANABRANCH_DEVICE Sum load(const Grid& grid, const Reduction&, u64 at, u64 i) {
+    static ANABRANCH_DEVICE Sum load(const Grid& grid, u64 at, u64 i) {
         Sum sum;
         if constexpr (IS_WIDE) {
             constexpr u32 UNITS = Sum::COUNT / EACH;
@@ -46,7 +57,7 @@ struct Travelling<Element, Raw, SUM_ONLY, Family::FLOAT> {
         }
         return sum;
     }
-    static ANABRANCH_DEVICE void store(const Grid& grid, const Reduction&, u64 at, u64 i, const Sum& sum) {
+    static ANABRANCH_DEVICE void store(const Grid& grid, u64 at, u64 i, const Sum& sum) {
         if constexpr (IS_WIDE) {
             constexpr u32 UNITS = Sum::COUNT / EACH;
             ANABRANCH_UNROLL

@@ -105,7 +105,7 @@ device_struct! {
         pub op: u32,
         /// Number of contributions: the size of the group.
         pub size: u32,
-        /// The scalar of `premul_sum`: the bits of an f32 in the low half, or of an f64 for f64.
+        /// The scalar of `premul_sum`: the bits of an f32 in the low half, of an f64 for f64, an integer modulo 2^64.
         pub scalar: u64,
         /// Address of the scalar, an element of the type of the call, if it is in device memory; else 0.
         pub scalar_at: u64,

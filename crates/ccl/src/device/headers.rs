@@ -27,7 +27,7 @@ mod tests {
     #[test]
     fn operators_and_types_match_the_headers() {
         let named = |name: &str| DEVICE_HEADERS.iter().find(|header| header.name == name).unwrap();
-        let (elements, reduce) = (named("ccl/elements.h"), named("ccl/reduce.h"));
+        let (elements, reduce) = (named("ccl/elements.h"), named("ccl/reduction.h"));
         let declared = reduce.text.lines().find(|line| line.starts_with("enum ReduceOp")).unwrap();
         for op in ReduceOp::all(1.0) {
             let name = op.name().to_uppercase();

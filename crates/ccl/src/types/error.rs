@@ -10,7 +10,7 @@ use crate::types::{Algorithm, Collective, DataType, Mismatch, ReduceOp};
 #[non_exhaustive]
 pub enum Error {
     /// The operator is not defined for the type.
-    #[error("{} is not defined for {data_type}; allowed are {}", op.name(), allowed.join(", "))]
+    #[error("{op} is not defined for {data_type}; allowed are {}", allowed.join(", "))]
     Unsupported {
         /// The operator.
         op: ReduceOp,

@@ -17,7 +17,8 @@ use crate::types::{DataType, Element, Error, Result};
 pub enum ReduceOp {
     /// The sum; for Bool the disjunction, as in torch.
     Sum,
-    /// The sum divided by the number of ranks, in the accumulation type. Floats only.
+    /// The sum divided by the number of ranks, in the accumulation type. Not for Bool. Of integers, the sum wraps, and the quotient is
+    /// rounded towards zero, as in NCCL (`divide` in its `reduce_kernel.h`).
     Avg,
     /// The product; for Bool the conjunction.
     Product,
@@ -31,13 +32,16 @@ pub enum ReduceOp {
     BitOr,
     /// Bitwise exclusive or. Integers and Bool only.
     BitXor,
-    /// Each contribution times this scalar (both in the accumulation type, the product rounded to it), then the sum. Floats
-    /// only.
+    /// Each contribution times this scalar (both in the accumulation type, the product rounded to it), then the sum. Not for Bool. For
+    /// integers a whole number of magnitude below 2^53, and products wrap.
     PreMulSum(f64),
     /// [`ReduceOp::PreMulSum`] with a scalar in device memory, which the kernel reads: NCCL's `ncclScalarDevice`. The same bits as with the
     /// same value on the host.
     PreMulSumAt(DeviceScalar),
 }
+
+/// Whole numbers of smaller magnitude are exact as f64, and no other number rounds to one of them.
+const WHOLE: f64 = (1_u64 << 53) as f64;
 
 /// A scalar in device memory of this rank, of the type of the tensors of a call. Earlier work of the call's stream may write it. All members
 /// give equal values; they are not compared.
@@ -161,7 +165,12 @@ impl ReduceOp {
     pub const fn supports(self, data_type: DataType) -> bool {
         match self {
             Self::Sum | Self::Product | Self::Min | Self::Max => true,
-            Self::Avg | Self::PreMulSum(_) | Self::PreMulSumAt(_) => data_type.is_float(),
+            Self::PreMulSum(scalar) if !data_type.is_float() => {
+                !matches!(data_type, DataType::Bool)
+                    && scalar.abs() < WHOLE
+                    && scalar as i64 as f64 - scalar == 0.0
+            }
+            Self::Avg | Self::PreMulSum(_) | Self::PreMulSumAt(_) => !matches!(data_type, DataType::Bool),
             Self::BitAnd | Self::BitOr | Self::BitXor => !data_type.is_float(),
         }
     }
@@ -174,7 +183,11 @@ impl ReduceOp {
         if self.supports(data_type) {
             return Ok(());
         }
-        let allowed = Self::all(0.0).iter().filter(|op| op.supports(data_type)).map(|op| op.name()).collect();
+        let name = |op: &Self| match op {
+            Self::PreMulSum(_) if !data_type.is_float() => "premul_sum of a whole number below 2^53",
+            op => op.name(),
+        };
+        let allowed = Self::all(0.0).iter().filter(|op| op.supports(data_type)).map(name).collect();
         Err(Error::Unsupported { op: self, data_type, allowed })
     }
 
@@ -186,12 +199,13 @@ impl ReduceOp {
         }
     }
 
-    /// The bits of the scalar in the accumulation type of `data_type`, as in `Reduction::scalar`: an f32 is in the lower half. 0 for
-    /// operators without a scalar on the host.
+    /// The bits of the scalar in the accumulation type of `data_type`, as in `Reduction::scalar`: an f32 is in the lower half, an integer
+    /// has 64 bits. 0 for operators without a scalar on the host.
     pub fn scalar_bits(self, data_type: DataType) -> u64 {
         match (self, data_type) {
             (Self::PreMulSum(scalar), DataType::F64) => scalar.to_bits(),
-            (Self::PreMulSum(scalar), _) => u64::from((scalar as f32).to_bits()),
+            (Self::PreMulSum(scalar), _) if data_type.is_float() => u64::from((scalar as f32).to_bits()),
+            (Self::PreMulSum(scalar), _) => (scalar as i64).cast_unsigned(),
             _ => 0,
         }
     }
@@ -217,20 +231,12 @@ impl fmt::Display for ReduceOp {
 /// operator::<f32>(BitAnd);
 /// ```
 ///
-/// Integers have no average:
+/// Truth values have no average and are not scaled:
 ///
 /// ```compile_fail,E0277
 /// use anabranch_ccl::{Avg, ReduceOperator};
 /// fn operator<T: anabranch_ccl::Element>(_: impl ReduceOperator<T>) {}
-/// operator::<i32>(Avg);
-/// ```
-///
-/// Integers cannot be scaled:
-///
-/// ```compile_fail,E0277
-/// use anabranch_ccl::{PreMulSum, ReduceOperator};
-/// fn operator<T: anabranch_ccl::Element>(_: impl ReduceOperator<T>) {}
-/// operator::<i32>(PreMulSum(2));
+/// operator::<bool>(Avg);
 /// ```
 ///
 /// All other combinations are defined:
@@ -253,7 +259,7 @@ pub trait ReduceOperator<T: Element>: sealed::Sealed + Copy + fmt::Debug + Send 
 /// Each contribution times a scalar, then the sum: [`ReduceOp::PreMulSum`], or [`ReduceOp::PreMulSumAt`] of a [`DeviceScalar`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PreMulSum<T>(
-    /// The scalar; converted to the accumulation type, which is exact.
+    /// The scalar; converted to the accumulation type. Integers of magnitude 2^53 and above are refused by calls.
     pub T,
 );
 
@@ -308,7 +314,7 @@ operators! {
     Product => [f32, f64, f16, bf16, F8E4m3, F8E5m2, F8E4m3Fnuz, F8E5m2Fnuz, i8, u8, i16, u16, i32, u32, i64, u64, bool];
     Min => [f32, f64, f16, bf16, F8E4m3, F8E5m2, F8E4m3Fnuz, F8E5m2Fnuz, i8, u8, i16, u16, i32, u32, i64, u64, bool];
     Max => [f32, f64, f16, bf16, F8E4m3, F8E5m2, F8E4m3Fnuz, F8E5m2Fnuz, i8, u8, i16, u16, i32, u32, i64, u64, bool];
-    Avg => [f32, f64, f16, bf16, F8E4m3, F8E5m2, F8E4m3Fnuz, F8E5m2Fnuz];
+    Avg => [f32, f64, f16, bf16, F8E4m3, F8E5m2, F8E4m3Fnuz, F8E5m2Fnuz, i8, u8, i16, u16, i32, u32, i64, u64];
     BitAnd => [i8, u8, i16, u16, i32, u32, i64, u64, bool];
     BitOr => [i8, u8, i16, u16, i32, u32, i64, u64, bool];
     BitXor => [i8, u8, i16, u16, i32, u32, i64, u64, bool];
@@ -318,6 +324,8 @@ scaled! {
     f32: f64::from, f64: |scalar| scalar, f16: f64::from, bf16: f64::from,
     F8E4m3: |scalar| scalar.to_f32().into(), F8E5m2: |scalar| scalar.to_f32().into(),
     F8E4m3Fnuz: |scalar| scalar.to_f32().into(), F8E5m2Fnuz: |scalar| scalar.to_f32().into(),
+    i8: f64::from, u8: f64::from, i16: f64::from, u16: f64::from, i32: f64::from, u32: f64::from,
+    i64: |scalar| scalar as f64, u64: |scalar| scalar as f64,
 }
 
 #[cfg(test)]
@@ -362,11 +370,21 @@ mod tests {
 
     #[test]
     fn unsupported_operator_lists_the_allowed_ones() {
-        let refused = ReduceOp::Avg.check(DataType::I32).unwrap_err().to_string();
+        let refused = ReduceOp::Avg.check(DataType::Bool).unwrap_err().to_string();
         assert_eq!(
             refused,
-            "avg is not defined for i32; allowed are sum, product, min, max, band, bor, bxor"
+            "avg is not defined for bool; allowed are sum, product, min, max, band, bor, bxor"
         );
+        let refused = ReduceOp::PreMulSum(0.5).check(DataType::I32).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "premul_sum(0.5) is not defined for i32; allowed are sum, avg, product, min, max, band, bor, bxor, premul_sum of a whole \
+             number below 2^53"
+        );
+        for inexact in [f64::NAN, f64::INFINITY, WHOLE, -WHOLE, 1e300] {
+            assert!(!ReduceOp::PreMulSum(inexact).supports(DataType::U64), "{inexact}");
+        }
+        assert!(ReduceOp::PreMulSum(1.0 - WHOLE).supports(DataType::I64));
         let refused = ReduceOp::BitXor.check(DataType::Bf16).unwrap_err().to_string();
         assert_eq!(
             refused,
@@ -380,6 +398,7 @@ mod tests {
         assert_eq!(third.scalar_bits(DataType::F64), (1.0f64 / 3.0).to_bits());
         assert_eq!(third.scalar_bits(DataType::F16), u64::from((1.0f32 / 3.0).to_bits()));
         assert_eq!(ReduceOp::Sum.scalar_bits(DataType::F32), 0);
+        assert_eq!(ReduceOp::PreMulSum(-3.0).scalar_bits(DataType::I8), u64::MAX - 2);
         assert_eq!(PreMulSum(F8E4m3::from_f32(1.5)).reduce_op(), ReduceOp::PreMulSum(1.5));
         assert_eq!(ReduceOp::PreMulSum(1.5).to_string(), "premul_sum(1.5)");
     }

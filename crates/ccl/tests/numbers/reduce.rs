@@ -9,9 +9,9 @@ use crate::numbers::device::{Launch, Numbers};
 /// Elements of each class; a multiple of 16, and more than a grid's threads handle at once.
 const COUNT: u64 = 16 * 21;
 
-/// The operators of the type. Scalars: a power of two, one that needs rounding, and extremes.
+/// The operators of the type. Scalars: a power of two, one that needs rounding, and extremes of floats and of integers.
 fn operators(data_type: DataType) -> Vec<ReduceOp> {
-    let scalars = [1.0 / 3.0, -0.5, 1e-30, 3e38].map(ReduceOp::PreMulSum);
+    let scalars = [1.0 / 3.0, -0.5, 1e-30, 3e38, -3.0, 9_007_199_254_740_991.0].map(ReduceOp::PreMulSum);
     let all = ReduceOp::all(2.0).into_iter().chain(scalars);
     all.filter(|op| op.supports(data_type)).collect()
 }

@@ -49,6 +49,11 @@ def averages_and_scaled_sums(rank, size, gloo):
         x = values(rank, 40)
         dist.all_reduce(x, op)
         same(x, expected)
+    # Rounded towards zero, as in NCCL.
+    for sign in (1, -1):
+        x = torch.full((3,), sign * (rank + 1), dtype=torch.int64)
+        dist.all_reduce(x, dist.ReduceOp.AVG)
+        same(x, torch.full((3,), sign * (size * (size + 1) // 2 // size), dtype=torch.int64))
 
 
 @check
@@ -321,7 +326,7 @@ def refusals(rank, size, gloo):
         else:
             raise AssertionError(f"nothing refused; expected {text}")
 
-    refused((ValueError, RuntimeError), "avg", lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.AVG))
+    refused((ValueError, RuntimeError), "avg", lambda: dist.all_reduce(torch.ones(3, dtype=torch.bool), dist.ReduceOp.AVG))
     # The bytes of tensors of different types would be moved as they are.
     ints, floats = torch.ones(2 * size, dtype=torch.int32), torch.zeros(2 * size)
     refused((TypeError, RuntimeError), "must be the same", lambda: dist.all_gather_into_tensor(floats, ints[:2]))

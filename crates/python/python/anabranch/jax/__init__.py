@@ -186,8 +186,8 @@ class Group:
 
     def all_reduce(self, x: jax.Array, order: jax.Array, op: str = "sum") -> tuple[jax.Array, jax.Array]:
         """Reduces ``x`` over the ranks, as ``jax.lax.psum`` does. ``op`` is sum, avg, product, min, max, band, bor or bxor; sum and avg have
-        gradients. Sums are added in rank order: the same bits on all ranks and in every run."""
-        if op == "avg" and not numpy.issubdtype(x.dtype, numpy.inexact) and x.dtype.kind in "iub":
+        gradients. An average of integers is rounded towards zero. Sums are added in rank order: the same bits on all ranks and in every run."""
+        if op == "avg" and x.dtype == numpy.bool_:
             raise ValueError(f"avg is not defined for {x.dtype}")
         return self._call("all_reduce", x, order, op)
 

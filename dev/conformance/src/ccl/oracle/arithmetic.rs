@@ -11,9 +11,9 @@ use super::error::{Difference, OracleError};
 use anabranch_ccl::{DataType, ReduceOp};
 use anabranch_elements::float8::{F8E4m3, F8E4m3Fnuz, F8E5m2, F8E5m2Fnuz};
 
-/// The operator on integers; those that are for floats only were refused.
+/// Reduces integers, which wrap. An average is rounded towards zero.
 macro_rules! integers {
-    ($op:expr, $type:ty) => {{
+    ($op:expr, $inputs:expr, $type:ty) => {{
         let combine: fn($type, $type) -> $type = match $op {
             ReduceOp::Product => |a, b| a.wrapping_mul(b),
             ReduceOp::Min => |a, b| a.min(b),
@@ -25,7 +25,20 @@ macro_rules! integers {
                 |a, b| a.wrapping_add(b)
             }
         };
-        combine
+        // Wide enough for every sum and number of ranks.
+        let ranks = $inputs.len() as i128;
+        let contribution = |element| {
+            let element = <$type>::from_le_bytes(element);
+            match $op {
+                ReduceOp::PreMulSum(scalar) => element.wrapping_mul(scalar as i128 as $type),
+                _ => element,
+            }
+        };
+        let finished = |sum: $type| match $op {
+            ReduceOp::Avg => ((i128::from(sum) / ranks) as $type).to_le_bytes(),
+            _ => sum.to_le_bytes(),
+        };
+        fold($inputs, contribution, combine, finished)
     }};
 }
 /// Reduces buffers of one length, element by element, in the order in which they are given: that of group ranks.
@@ -96,14 +109,14 @@ pub fn reduce<B: AsRef<[u8]>>(
             |sum| [F8E5m2Fnuz::from_f32(sum).to_bits()],
         ),
         DataType::F4E2m1 => return Err(OracleError::Unsupported { op, data_type }),
-        DataType::I8 => fold(inputs, i8::from_le_bytes, integers!(op, i8), i8::to_le_bytes),
-        DataType::U8 => fold(inputs, u8::from_le_bytes, integers!(op, u8), u8::to_le_bytes),
-        DataType::I16 => fold(inputs, i16::from_le_bytes, integers!(op, i16), i16::to_le_bytes),
-        DataType::U16 => fold(inputs, u16::from_le_bytes, integers!(op, u16), u16::to_le_bytes),
-        DataType::I32 => fold(inputs, i32::from_le_bytes, integers!(op, i32), i32::to_le_bytes),
-        DataType::U32 => fold(inputs, u32::from_le_bytes, integers!(op, u32), u32::to_le_bytes),
-        DataType::I64 => fold(inputs, i64::from_le_bytes, integers!(op, i64), i64::to_le_bytes),
-        DataType::U64 => fold(inputs, u64::from_le_bytes, integers!(op, u64), u64::to_le_bytes),
+        DataType::I8 => integers!(op, inputs, i8),
+        DataType::U8 => integers!(op, inputs, u8),
+        DataType::I16 => integers!(op, inputs, i16),
+        DataType::U16 => integers!(op, inputs, u16),
+        DataType::I32 => integers!(op, inputs, i32),
+        DataType::U32 => integers!(op, inputs, u32),
+        DataType::I64 => integers!(op, inputs, i64),
+        DataType::U64 => integers!(op, inputs, u64),
         DataType::Bool => fold(inputs, |[byte]| byte != 0, truths(op), |truth| [u8::from(truth)]),
     })
 }
