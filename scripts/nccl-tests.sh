@@ -4,12 +4,13 @@
 #   scripts/nccl-tests.sh FOLDER LIBRARY [OUTPUT]
 #
 # FOLDER has the built programs (nccl-tests/build), LIBRARY is libanabranch_nccl.so, OUTPUT a folder for the logs (default: a new one).
-# Two GPUs. One process with two GPUs; with programs that are linked with MPI also two processes. Environment: FLAGS for the programs
-# ("-b 8 -e 1G -f 4 -c 1 -n 20 -w 5" here), PROGRAMS to run fewer ("all_reduce_perf sendrecv_perf"), TIMEOUT in seconds for each (600).
+# One process with all GPUs; with programs that are linked with MPI also a process for each GPU. Environment: GPUS (2), FLAGS for the
+# programs ("-b 8 -e 1G -f 4 -c 1 -n 20 -w 5" here), PROGRAMS to run fewer ("all_reduce_perf sendrecv_perf"), TIMEOUT in seconds for each (600).
 set -uo pipefail
 folder=${1:?the folder of the programs}
 library=$(realpath "${2:?libanabranch_nccl.so}")
 output=${3:-$(mktemp -d)}
+gpus=${GPUS:-2}
 flags=${FLAGS:--b 8 -e 1G -f 4 -c 1 -n 20 -w 5}
 mkdir -p "$output"
 programs=${PROGRAMS:-$(cd "$folder" && ls -- *_perf 2>/dev/null)}
@@ -33,9 +34,9 @@ for program in $programs; do
     for which in nccl anabranch; do
         preload=
         [ $which = anabranch ] && preload=$library
-        run "$program.threads.$which" "$preload" "$folder/$program" $flags -g 2
+        run "$program.threads.$which" "$preload" "$folder/$program" $flags -g "$gpus"
         if ldd "$folder/$program" | grep -q libmpi; then
-            run "$program.processes.$which" "" mpirun --allow-run-as-root --bind-to none -np 2 ${preload:+-x LD_PRELOAD="$preload"} "$folder/$program" $flags -g 1
+            run "$program.processes.$which" "" mpirun --allow-run-as-root --bind-to none -np "$gpus" ${preload:+-x LD_PRELOAD="$preload"} "$folder/$program" $flags -g 1
         fi
     done
 done
