@@ -34,11 +34,11 @@ impl Sum {
     }
 }
 
-fn follow(nccl: &Nccl, stream: Stream, other: Stream) {
+pub(crate) fn follow(nccl: &Nccl, stream: Stream, other: Stream) {
     nccl.ok(nccl!(nccl, anabranchHostStreamFollow(stream => Stream, other => Stream)));
 }
 
-fn capture(rank: &Rank<'_>, calls: impl FnOnce()) -> c_int {
+pub(crate) fn capture(rank: &Rank<'_>, calls: impl FnOnce()) -> c_int {
     let (nccl, mut graph) = (rank.nccl, -1);
     nccl.ok(nccl!(nccl, anabranchHostBeginCapture(rank.stream => Stream)));
     calls();
@@ -46,7 +46,7 @@ fn capture(rank: &Rank<'_>, calls: impl FnOnce()) -> c_int {
     graph
 }
 
-fn replay(nccl: &Nccl, graph: c_int, stream: Stream) {
+pub(crate) fn replay(nccl: &Nccl, graph: c_int, stream: Stream) {
     nccl.ok(nccl!(nccl, anabranchHostGraphLaunch(graph => c_int, stream => Stream)));
 }
 

@@ -11,12 +11,12 @@ use crate::lifecycle::{init_nonblocking, settled};
 
 const RANKS: u32 = 3;
 
-fn send(rank: &Rank<'_>, buffer: &Buffer, peer: u32, stream: Stream) {
+pub(crate) fn send(rank: &Rank<'_>, buffer: &Buffer, peer: u32, stream: Stream) {
     let nccl = rank.nccl;
     nccl.ok(nccl!(nccl, ncclSend(buffer.address() => *const c_void, buffer.count => usize, buffer.data_type => c_int, peer as c_int => c_int, rank.comm => Comm, stream => Stream)));
 }
 
-fn receive(rank: &Rank<'_>, buffer: &Buffer, peer: u32, stream: Stream) {
+pub(crate) fn receive(rank: &Rank<'_>, buffer: &Buffer, peer: u32, stream: Stream) {
     let nccl = rank.nccl;
     nccl.ok(nccl!(nccl, ncclRecv(buffer.address() => *mut c_void, buffer.count => usize, buffer.data_type => c_int, peer as c_int => c_int, rank.comm => Comm, stream => Stream)));
 }
@@ -71,10 +71,10 @@ fn sends_and_receives_of_a_group_go_in_any_order() {
     on_threads(&nccl, RANKS, |rank| {
         let orders = orders(2 * RANKS as usize);
         assert_eq!(orders.len(), 720);
-        // Each rank goes through the orders at a pace of its own; streams alternate.
-        let streams = [rank.stream, nccl.stream()];
-        for number in 0..180 {
-            exchange(rank, &orders[(number * (4 * rank.number as usize + 1) + number) % 720], 5, streams);
+        // Each rank goes through all orders, in steps of its own, which have no factor in common with 720; streams alternate.
+        let (streams, step) = ([rank.stream, nccl.stream()], [1, 7, 11][rank.number as usize]);
+        for number in 0..720 {
+            exchange(rank, &orders[number * step % 720], 5, streams);
         }
         // Longer than a pipe holds: everybody sends first.
         exchange(rank, &[0, 1, 2, 3, 4, 5], 1 << 19, [rank.stream; 2]);

@@ -1,10 +1,10 @@
-//! Communicators: splits, many of them, threads, captures, windows, nonblocking ones.
+//! Communicators: splits, many of them, threads, captures, nonblocking ones.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
 
 use crate::common::{
-    Buffer, Comm, FLOAT, INT32, IdValue, Nccl, Rank, SUM, Stream, all_given, alone, given, nccl, on_threads,
+    Buffer, Comm, FLOAT, INT32, IdValue, Nccl, Rank, SUM, Stream, alone, given, nccl, on_threads,
 };
 
 /// The first fields of `ncclConfig_t` since 2.17.
@@ -180,57 +180,6 @@ fn a_captured_group_is_replayed_with_new_values() {
                 assert_eq!(got.values()[index], given(1 - rank.number, index) + round);
             }
         }
-    });
-}
-
-#[test]
-fn windows_take_the_direct_path() {
-    alone!("windows_take_the_direct_path");
-    let nccl = Nccl::open(&[]);
-    on_threads(&nccl, 2, |rank| {
-        let bytes = 1usize << 20;
-        let (mut memory, mut window) = (std::ptr::null_mut::<c_void>(), std::ptr::null_mut::<c_void>());
-        nccl.ok(nccl!(nccl, ncclMemAlloc(&raw mut memory => *mut *mut c_void, bytes => usize)));
-        nccl.ok(nccl!(nccl, ncclCommWindowRegister(rank.comm => Comm, memory => *mut c_void, bytes => usize, &raw mut window => *mut *mut c_void, 1 => c_int)));
-        assert!(!window.is_null(), "memory of ncclMemAlloc is shared");
-        let mut user = std::ptr::null_mut::<c_void>();
-        nccl.ok(nccl!(nccl, ncclWinGetUserPtr(rank.comm => Comm, window => *mut c_void, &raw mut user => *mut *mut c_void)));
-        assert_eq!(user, memory);
-        let (count, half) = (1000, bytes / 2);
-        let given_here = Buffer::of(FLOAT, &all_given(rank.number, count));
-        let output = memory.wrapping_byte_add(half);
-        for kind in 0..3 {
-            // SAFETY: `count` floats are in the first half of the allocation; no work is in flight.
-            unsafe { std::ptr::copy(given_here.address().cast::<u8>(), memory.cast::<u8>(), 4 * count) };
-            match kind {
-                0 => nccl.ok(nccl!(nccl, ncclAllReduce(memory => *const c_void, output => *mut c_void, count => usize, FLOAT => c_int, SUM => c_int, rank.comm => Comm, rank.stream => Stream))),
-                1 => nccl.ok(nccl!(nccl, ncclAllGather(memory => *const c_void, output => *mut c_void, count => usize, FLOAT => c_int, rank.comm => Comm, rank.stream => Stream))),
-                _ => nccl.ok(nccl!(nccl, ncclBroadcast(memory => *const c_void, output => *mut c_void, count => usize, FLOAT => c_int, 1 => c_int, rank.comm => Comm, rank.stream => Stream))),
-            }
-            nccl.synchronize(rank.stream);
-            let value = |index: usize| {
-                // SAFETY: at most 2 * `count` floats of the second half.
-                f64::from(unsafe { output.cast::<f32>().add(index).read() })
-            };
-            for index in 0..count {
-                match kind {
-                    0 => assert_eq!(value(index), given(0, index) + given(1, index)),
-                    1 => assert_eq!((value(index), value(count + index)), (given(0, index), given(1, index))),
-                    _ => assert_eq!(value(index), given(1, index)),
-                }
-            }
-        }
-        nccl.ok(nccl!(nccl, ncclCommWindowDeregister(rank.comm => Comm, window => *mut c_void)));
-        // Other memory of the process is not shared: a null window, and calls that stage it.
-        let other = Buffer::zeros(FLOAT, 1024);
-        nccl.ok(nccl!(nccl, ncclCommWindowRegister(rank.comm => Comm, other.address() => *mut c_void, 4096 => usize, &raw mut window => *mut *mut c_void, 1 => c_int)));
-        assert!(window.is_null());
-        nccl.count_ranks(rank);
-        nccl.ok(nccl!(nccl, ncclMemFree(memory => *mut c_void)));
-        assert_eq!(nccl!(nccl, ncclMemFree(memory => *mut c_void)), 4);
-        let mut handle = std::ptr::null_mut::<c_void>();
-        nccl.ok(nccl!(nccl, ncclCommRegister(rank.comm => Comm, other.address() => *mut c_void, 4096 => usize, &raw mut handle => *mut *mut c_void)));
-        nccl.ok(nccl!(nccl, ncclCommDeregister(rank.comm => Comm, handle => *mut c_void)));
     });
 }
 

@@ -69,3 +69,32 @@ fn documentation_lists_every_name() {
     let missing: Vec<_> = names().filter(|name| !words.contains(name.as_str())).collect();
     assert!(missing.is_empty(), "docs/nccl.md lacks {missing:?}");
 }
+
+/// Whether a source calls a function, with or without the prefix `p`.
+fn calls(source: &str, name: &str) -> bool {
+    source.match_indices(&format!("{name}(")).any(|(place, _)| {
+        let before = source[..place].strip_suffix('p').unwrap_or(&source[..place]);
+        !before.ends_with(|letter: char| letter.is_ascii_alphanumeric() || letter == '_')
+    })
+}
+
+#[test]
+fn every_name_is_called_by_a_test() {
+    // This file has names in texts.
+    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests")).unwrap();
+    let files = files
+        .map(|file| file.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "rs") && !path.ends_with("names.rs"));
+    let sources: Vec<String> = files.map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    assert!(sources.len() > 5, "the tests were found");
+    let missing: Vec<_> = names().filter(|name| !sources.iter().any(|source| calls(source, name))).collect();
+    assert!(missing.is_empty(), "no test calls {missing:?}");
+}
+
+#[test]
+fn calls_are_told_from_mentions() {
+    assert!(calls("nccl!(nccl, ncclSend(1 => c_int))", "ncclSend") && calls("pncclSend()", "ncclSend"));
+    for mention in ["`ncclSend`", "ncclSendConfig(1)", "ncclSend", "my_ncclSend(1)", "AncclSend(1)"] {
+        assert!(!calls(mention, "ncclSend"), "{mention}");
+    }
+}

@@ -1,4 +1,5 @@
-//! Programs that a C compiler made: one that is linked with `libnccl.so.2`, and a library that stands for the real one.
+//! Programs of other languages: one in C that is linked with `libnccl.so.2`, one in Python that opens it, and a library in C in the place of
+//! the real one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,6 +30,27 @@ fn a_program_that_is_linked_with_nccl_runs_with_the_library_preloaded() {
     assert!(output.status.success() && text.contains("sums 7 7"), "{text}");
     let without = run(Path::new(""));
     assert!(!without.status.success() && String::from_utf8_lossy(&without.stderr).contains("libnccl.so.2"));
+}
+
+#[test]
+fn a_python_program_that_opens_the_library_has_the_values_it_expects() {
+    if let Err(error) = Command::new("python3").arg("--version").output() {
+        println!("skipped: python3: {error}");
+        return;
+    }
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program.py");
+    for kind in ["threads", "processes"] {
+        let mut command = Command::new("python3");
+        command.arg(source).arg(kind).arg(path()).arg("3");
+        command.env("ANABRANCH__DEVICE__RUNTIME", "host").env("ANABRANCH__KERNELS__CACHE", cache());
+        // A rank that fails leaves the others in calls that end with their deadlines.
+        command.env("ANABRANCH__DEADLINE__OPERATION", "30 s").env("ANABRANCH__DEADLINE__RENDEZVOUS", "60 s");
+        let output = command.env("ANABRANCH__KERNELS__PATIENCE", "600 s").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let passed = (0..3).all(|rank| text.contains(&format!("rank {rank} of 3 passed")));
+        assert!(output.status.success() && passed, "{kind}: {text}{errors}");
+    }
 }
 
 #[test]
