@@ -5,6 +5,7 @@
 mod captures;
 mod collectives;
 mod common;
+mod copies;
 mod ends;
 mod functions;
 mod groups;
