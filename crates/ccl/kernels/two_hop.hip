@@ -1,84 +1,82 @@
-// Broadcast of large messages in two hops: the tensor is cut into one part per member. The root writes part j to member j, and each member
-// sends its part to all others but the root. Each member sends less than twice the tensor, where the root alone would send it members - 1
-// times.
+// Broadcast of large messages in two hops: the tensor is cut into one part for each member but the root. The root writes part j to its
+// owner, and each owner sends its part to all others but the root. So every member sends and receives about the tensor once, where the root
+// alone would send it members - 1 times.
 //
-// - Mapped outputs: a barrier, the first hop, a barrier, the second hop, a barrier. After the first barrier outputs are free, since the
-//   kernel of every member has begun; after the second the own part is complete; after the third all parts are complete, and the own part
-//   has been read.
-// - Other outputs, through the staging, in steps: each hop writes a half of it and a barrier follows, and each half is read before its
-//   reader enters the next barrier, as meet.h requires. The own part is copied to the output before the barrier of the second hop.
+// The hops are pipelined: in step k the root sends piece k of each part, while each owner sends on piece k - 1 of its part. A barrier
+// follows, so that what step k wrote is there in step k + 1. All members take the same steps.
+//
+// - Mapped outputs: a barrier precedes the first step, after which outputs are free, since the kernel of every member has begun. After the
+//   last barrier all parts are complete, and the own part has been read.
+// - Other outputs: step k writes one half of the staging. Step k + 1 reads it, before its barrier, as meet.h requires: an owner sends its
+//   own piece on and copies it to its output, and every member copies the pieces of the other owners. The root reads nothing.
 //
 // Barriers are per channel: a channel forwards what its own block wrote at the root, and waits for no other block. Parts are multiples of
-// 16 bytes, so that for short tensors the last members have none; they pass all barriers all the same.
-#include "ccl/meet.h"
-#include "ccl/buffer.h"
+// 16 bytes, so that for short tensors the last owners have none; they pass all barriers all the same.
+#include "ccl/hops.h"
 
 namespace ccl {
 
-// Pieces of a part are distributed over the channels: one each for mapped outputs. Smaller in tests, so that every channel has several.
+// Pieces of a part are distributed over the channels. Smaller in tests, so that every channel has several.
 #if !defined(CCL_TILE)
 #define CCL_TILE (u64(1) << 60)
 #endif
-static ANABRANCH_DEVICE u64 piece_of(const MoveArgs& args) { return minimum(args.piece_bytes, u64(CCL_TILE)); }
 
-// The pieces that the hops of a step move.
-struct Pieces {
-    u64 first;   // where the piece starts in each part
-    u64 half;    // of the staging: what the hop writes
-    u64 before;  // ... and what the hop before wrote
-    bool second;
-};
-static ANABRANCH_DEVICE u64 bytes_of(const MoveArgs& args, u64 first, u32 member) {
-    return cut(first, piece_of(args), cut(member * args.send_stride, args.send_stride, args.bytes));
+// Members in the order of parts: all but the root.
+static ANABRANCH_DEVICE u32 part_of(const MoveArgs& args, u32 member) { return member - (member > args.receive_from ? 1 : 0); }
+static ANABRANCH_DEVICE u64 start_of(const MoveArgs& args, u32 member) { return part_of(args, member) * args.send_stride; }
+static ANABRANCH_DEVICE u64 bytes_of(const MoveArgs& args, u64 piece, u64 first, u32 member) {
+    return cut(first, piece, cut(start_of(args, member), args.send_stride, args.bytes));
 }
 
-// First hop: the root sends every member its part. Second hop: every member sends its part to the others.
-static ANABRANCH_DEVICE void hop(const Grid& grid, const MoveArgs& args, const Channel& channel, const Pieces& at) {
+// Sends to peers: the root to every owner its part, an owner its part to the other owners.
+static ANABRANCH_DEVICE void send(const Grid& grid, const MoveArgs& args, const Channel& channel, u64 piece, const HopStep& step) {
     const CommView& comm = args.comm;
     u32 me = comm.team.rank, root = args.receive_from;
     bool relayed = args.output.bases == nullptr;
     for (u32 i = 1; i < comm.team.size; ++i) {
         u32 peer = turned_peer(comm, channel, i);
-        u32 member = at.second ? me : peer;
-        u64 within = member * args.send_stride + at.first;
+        if (peer == root) continue;
+        u32 owner = me == root ? peer : me;
+        u64 first = me == root ? step.first : step.before;
+        u64 within = start_of(args, owner) + first;
         u64 from = me == root ? args.input.own + within : args.output.own + within;
-        if (relayed && me != root) from = staging_of(comm, comm.heap, channel, at.before, root);
-        u64 to = relayed ? staging_of(comm, member_base(grid, comm, peer), channel, at.half, me)
+        if (relayed && me != root) from = staging_of(comm, comm.heap, channel, step.from, root);
+        u64 to = relayed ? staging_of(comm, member_base(grid, comm, peer), channel, step.to, me)
                          : output_of(grid, comm, peer) + within;
-        bool sends = at.second ? peer != root : me == root;
-        copy_bytes(grid, to, from, sends ? bytes_of(args, at.first, member) : 0);
+        copy_bytes<LOADS_OF_LONG>(grid, to, from, bytes_of(args, piece, first, owner));
     }
 }
 
-// Copies from the staging to the output: the own part after the first hop, the other parts after the second. Not at the root.
-static ANABRANCH_DEVICE void take(const Grid& grid, const MoveArgs& args, const Channel& channel, const Pieces& at) {
+// Copies what the step before wrote from the staging to the output: the own piece from the root, the pieces of other owners from these.
+static ANABRANCH_DEVICE void take(const Grid& grid, const MoveArgs& args, const Channel& channel, u64 piece, const HopStep& step) {
     const CommView& comm = args.comm;
+    u32 root = args.receive_from;
     for (u32 owner = 0; owner < comm.team.size; ++owner) {
-        if (at.second == (owner == comm.team.rank)) continue;
-        u64 from = staging_of(comm, comm.heap, channel, at.half, at.second ? owner : args.receive_from);
-        copy_bytes(grid, args.output.own + owner * args.send_stride + at.first, from, bytes_of(args, at.first, owner));
+        if (owner == root) continue;
+        bool own = owner == comm.team.rank;
+        u64 first = own ? step.before : step.earlier;
+        u64 from = staging_of(comm, comm.heap, channel, step.from, own ? root : owner);
+        copy_bytes<LOADS_OF_LONG>(grid, args.output.own + start_of(args, owner) + first, from, bytes_of(args, piece, first, owner));
     }
 }
 
 static ANABRANCH_DEVICE void two_hop(const Grid& grid, const MoveArgs& args, Channel& channel) {
     const CommView& comm = args.comm;
-    u64 piece = piece_of(args), pieces = grid.grid_blocks * piece;
+    HopPieces pieces(grid, minimum(args.piece_bytes, u64(CCL_TILE)), args.send_stride);
     bool relayed = args.output.bases == nullptr;
     bool takes = relayed && comm.team.rank != args.receive_from;
     if (!relayed) meet_first(grid, comm, channel);
-    for (u64 step = 0; step * pieces < args.send_stride && !channel.dead; ++step) {
-        Pieces at = {step * pieces + grid.block * piece, 0, 0, false};
-        for (u32 number = 0; number < 2 && !channel.dead; ++number) {
-            at.second = number == 1;
-            at.before = at.half;
-            if (relayed) at.half = next_half(channel);
-            hop(grid, args, channel, at);
-            // With mapped outputs the final barrier of the kernel is that of the second hop.
-            if (relayed || !at.second) meet(grid, comm, channel);
-            if (takes && !channel.dead) take(grid, args, channel, at);
-        }
+    HopStep step;
+    // One step more for the second hop.
+    for (u64 k = 0; k <= pieces.count && !channel.dead; ++k) {
+        step.advance(pieces.at(k), relayed ? next_half(channel) : 0);
+        send(grid, args, channel, pieces.bytes, step);
+        if (takes) take(grid, args, channel, pieces.bytes, step);
+        meet(grid, comm, channel);
     }
-    if (!relayed) meet(grid, comm, channel);
+    if (!takes || channel.dead) return;
+    step.advance(NO_PIECE, 0);
+    take(grid, args, channel, pieces.bytes, step);
 }
 
 }  // namespace ccl

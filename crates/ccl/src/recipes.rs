@@ -41,8 +41,10 @@ pub(crate) enum Kernels {
         /// For several tensors at once.
         many: Option<Kernel<GatherManyArgs>>,
     },
-    /// For a broadcast: the root sends each member one part, and each member sends its part to the others.
+    /// For a broadcast: the root sends each other member one part, and each of them sends its part to the others.
     TwoHops(Kernel<MoveArgs>),
+    /// For a large reduction to a root, to which the owners of parts send their results.
+    ToRoot(Kernel<ReduceArgs>),
     Reduces(Kernel<ReduceArgs>),
     /// For a reduce_scatter: the kernels for equal and for different counts.
     Scatters(Kernel<ReduceArgs>, Kernel<UnevenReduceArgs>),
@@ -195,11 +197,21 @@ pub(crate) static RECIPES: &[Recipe] = &[
     },
     Recipe {
         algorithm: Algorithm::Push,
-        collectives: REDUCES,
+        collectives: &[Collective::AllReduce],
         is_for: ONLY_REDUCES,
         size: LaunchSize::Bulk,
         kernels: Kernels::Reduces(kernels::PUSH),
         staging: Staging::Phased,
+        writes_outputs: true,
+        ..PACKETS
+    },
+    Recipe {
+        algorithm: Algorithm::Push,
+        collectives: &[Collective::Reduce],
+        is_for: ONLY_REDUCES,
+        size: LaunchSize::Bulk,
+        kernels: Kernels::ToRoot(kernels::PUSH_TO_ROOT),
+        staging: Staging::Passed,
         writes_outputs: true,
         ..PACKETS
     },

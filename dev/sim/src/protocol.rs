@@ -47,7 +47,7 @@ pub enum Protocol {
     CclPackets,
     /// ... those that reduce by pulling and pushing.
     CclBulk,
-    /// ... those that go in two hops.
+    /// ... those that go in two hops: broadcasts, and reductions to a root.
     CclHops,
     /// Collectives by copy engine, with such through the staging between them.
     CclEngine,

@@ -17,8 +17,10 @@ use super::contender::{Area, Case, Contender, Description};
 
 /// What reductions of this type and moves launch.
 pub(super) fn kernels(data_type: DataType) -> Vec<KernelSpec> {
-    use anabranch_ccl::kernels::{BULK_REDUCE_UNIT, MOVE_UNIT, PACKET_REDUCE_UNIT, TWO_HOP_UNIT, spec};
-    [&MOVE_UNIT, &TWO_HOP_UNIT, &PACKET_REDUCE_UNIT, &BULK_REDUCE_UNIT]
+    use anabranch_ccl::kernels::{
+        BULK_REDUCE_UNIT, MOVE_UNIT, PACKET_REDUCE_UNIT, PUSH_TO_ROOT_UNIT, TWO_HOP_UNIT, spec,
+    };
+    [&MOVE_UNIT, &TWO_HOP_UNIT, &PACKET_REDUCE_UNIT, &BULK_REDUCE_UNIT, &PUSH_TO_ROOT_UNIT]
         .map(|unit| spec(unit, data_type))
         .into()
 }

@@ -78,6 +78,13 @@ kernel_unit! {
 }
 
 kernel_unit! {
+    /// Reduces large messages of one type to a root.
+    pub static PUSH_TO_ROOT_UNIT: "ccl_push_to_root", include_str!("../../kernels/push_to_root.hip"), HEADERS;
+    /// Every member but the root reduces a part, and writes it to the root.
+    pub const PUSH_TO_ROOT: Kernel<ReduceArgs> = "anabranch_ccl_push_to_root";
+}
+
+kernel_unit! {
     /// Broadcasts in two hops.
     pub static TWO_HOP_UNIT: "ccl_two_hop", include_str!("../../kernels/two_hop.hip"), HEADERS;
     /// A broadcast in two hops.
@@ -112,13 +119,14 @@ kernel_unit! {
 }
 
 /// Every unit of this crate.
-pub static UNITS: [&KernelUnit; 9] = [
+pub static UNITS: [&KernelUnit; 10] = [
     &MOVE_UNIT,
     &GATHER_MANY_UNIT,
     &PIPES_UNIT,
     &TWO_HOP_UNIT,
     &PACKET_REDUCE_UNIT,
     &BULK_REDUCE_UNIT,
+    &PUSH_TO_ROOT_UNIT,
     &NETWORK_MOVE_UNIT,
     &NETWORK_REDUCE_UNIT,
     &FINGERPRINT_UNIT,
@@ -126,7 +134,7 @@ pub static UNITS: [&KernelUnit; 9] = [
 
 /// Whether a unit is compiled for each element type.
 pub(crate) fn is_typed(unit: &'static KernelUnit) -> bool {
-    [&PACKET_REDUCE_UNIT, &BULK_REDUCE_UNIT, &NETWORK_REDUCE_UNIT]
+    [&PACKET_REDUCE_UNIT, &BULK_REDUCE_UNIT, &PUSH_TO_ROOT_UNIT, &NETWORK_REDUCE_UNIT]
         .iter()
         .any(|typed| std::ptr::eq(*typed, unit))
 }

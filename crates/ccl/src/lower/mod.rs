@@ -91,6 +91,7 @@ fn stages(job: &Job<'_>) -> Reasoned<Vec<Stage>> {
     Ok(match job.plan.recipe.kernels {
         Kernels::Moves { even, uneven, many } => vec![Stage::Kernel(moves(even, uneven, many, job)?)],
         Kernels::TwoHops(kernel) => vec![Stage::Kernel(job.launch(kernel, two_hops(job)?))],
+        Kernels::ToRoot(kernel) => vec![Stage::Kernel(job.launch(kernel, to_root(job)?))],
         Kernels::Reduces(kernel) => vec![Stage::Kernel(job.launch(kernel, sums(job)?))],
         Kernels::Scatters(even, uneven) => vec![Stage::Kernel(match uneven_parts(job) {
             None => job.launch(even, sums(job)?),
@@ -161,11 +162,10 @@ fn moves(
 /// The arguments of a broadcast in two hops.
 fn two_hops(job: &Job<'_>) -> Reasoned<MoveArgs> {
     let Tensors::One(buffers, Counts::Even) = job.tensors else { return Err(ONE_TENSOR) };
-    let part = part_of(job.shape);
-    // If peers write outputs directly, the share of each channel is one piece, because a barrier follows each piece.
+    let part = hop_part(job.shape);
     let most = if job.shape.output.is_reached() { u64::MAX } else { job.comm.staging_bytes };
     Ok(MoveArgs {
-        piece_bytes: piece(part, job.plan, most),
+        piece_bytes: hop_piece(part, job.plan, most),
         send_stride: part,
         receive_stride: part,
         remote_stride: part,
@@ -195,6 +195,13 @@ fn sums(job: &Job<'_>) -> Reasoned<ReduceArgs> {
         }
         _ => Err(ONE_TENSOR),
     }
+}
+
+/// The arguments of a reduction to a root. Its owners are all members but the root, or the root alone.
+fn to_root(job: &Job<'_>) -> Reasoned<ReduceArgs> {
+    let part = hop_part(job.shape);
+    let most = job.comm.staging_bytes.min(SCATTERED_AT_ONCE);
+    Ok(ReduceArgs { part_bytes: part, piece_bytes: hop_piece(part, job.plan, most), ..sums(job)? })
 }
 
 /// The parts of a reduce_scatter with different counts.
@@ -251,6 +258,10 @@ const MOVED_AT_ONCE: u64 = 32 << 10;
 /// The limit for parts that pass the staging and stay with their owner. Larger pieces would leave the caches before the owner reduces them.
 const SCATTERED_AT_ONCE: u64 = 128 << 10;
 
+/// Steps of a part in two hops, and the least bytes of a channel in each.
+const HOP_STEPS: u64 = 8;
+const HOP_LEAST: u64 = 16 << 10;
+
 /// The share of `bytes` of each channel: a multiple of 16, at most `most`.
 fn piece(bytes: u64, plan: &Plan, most: u64) -> u64 {
     bytes.div_ceil(u64::from(plan.blocks)).next_multiple_of(16).clamp(16, most)
@@ -289,6 +300,8 @@ fn reduce(
     let part_units = if is_scatter { units } else { units.div_ceil(members) };
     let shared = if plan.recipe.size == LaunchSize::SharedPackets { part_units } else { units };
     let most = match (plan.recipe.is_staged(), is_scatter) {
+        // A member alone stages nothing.
+        _ if members == 1 => u64::MAX,
         (true, true) => comm.staging_bytes.min(SCATTERED_AT_ONCE),
         (true, false) => comm.staging_bytes,
         (false, _) => REDUCED_AT_ONCE,
@@ -315,6 +328,18 @@ fn reduce(
 /// Bytes of each part of a message that is divided among the members; a multiple of 16.
 fn part_of(shape: &Shape) -> u64 {
     shape.bytes().div_ceil(u64::from(shape.members)).next_multiple_of(16)
+}
+
+/// The same where the root has no part (`ccl/hops.h`).
+fn hop_part(shape: &Shape) -> u64 {
+    shape.bytes().div_ceil(u64::from(shape.members - 1).max(1)).next_multiple_of(16)
+}
+
+/// The bytes of a part that a channel handles in one step of two hops, at most `most`. Several steps, in which both hops run at once, unless
+/// they would be short beside their barriers.
+fn hop_piece(part: u64, plan: &Plan, most: u64) -> u64 {
+    let share = part.div_ceil(u64::from(plan.blocks));
+    share.div_ceil((share / HOP_LEAST).clamp(1, HOP_STEPS)).next_multiple_of(16).clamp(16, most)
 }
 
 fn even(comm: &CommView, shape: &Shape, plan: &Plan, buffers: &Buffers) -> MoveArgs {

@@ -50,7 +50,8 @@ pub fn build_ahead_of(jit: &Jit, wave_width: u32, jobs: usize, types: &[DataType
     let device = machine(1, wave_width).runtime().device(DeviceOrdinal(0)).unwrap();
     let target = jit.device_target(&device).unwrap();
     let of_types = |of: &DataType| {
-        [&kernels::PACKET_REDUCE_UNIT, &kernels::BULK_REDUCE_UNIT].map(|unit| kernels::spec(unit, *of))
+        [&kernels::PACKET_REDUCE_UNIT, &kernels::BULK_REDUCE_UNIT, &kernels::PUSH_TO_ROOT_UNIT]
+            .map(|unit| kernels::spec(unit, *of))
     };
     let of_bytes =
         [&kernels::MOVE_UNIT, &kernels::TWO_HOP_UNIT, &kernels::GATHER_MANY_UNIT, &kernels::PIPES_UNIT];

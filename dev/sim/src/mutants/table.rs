@@ -149,6 +149,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_pipes", Runs::In(&[Protocol::CclPipes])),
     ("anabranch_ccl_pull", REDUCES_BULK),
     ("anabranch_ccl_push", Runs::In(&[Protocol::Ccl, Protocol::CclBulk, Protocol::CclEngine])),
+    ("anabranch_ccl_push_to_root", HOPS),
     ("anabranch_ccl_scatter_packets", REDUCES_PACKETS),
     ("anabranch_ccl_two_hop", HOPS),
     ("anabranch_ccl_two_shot", REDUCES_PACKETS),

@@ -103,6 +103,7 @@ impl Collectives {
             (Protocol::CclEngine, &kernels::MOVE_UNIT, engine::MOVES),
             (Protocol::CclEngine, &kernels::BULK_REDUCE_UNIT, engine::REDUCES),
             (Protocol::CclHops, &kernels::TWO_HOP_UNIT, &[kernels::TWO_HOP.entry()][..]),
+            (Protocol::CclHops, &kernels::PUSH_TO_ROOT_UNIT, &[kernels::PUSH_TO_ROOT.entry()]),
         ] {
             let has_all = case.protocol == Protocol::Ccl && protocol != Protocol::CclEngine;
             if case.protocol != protocol && !has_all {

@@ -22,8 +22,10 @@ pub(super) enum Form {
     Barrier,
     Move(Algorithm),
     Uneven(Algorithm),
-    /// All-reduce or reduce, of buffers that peers reach or not.
+    /// All-reduce, and by some algorithms reduce, of buffers that peers reach or not.
     Reduce(Algorithm, bool),
+    /// Reduce by push.
+    ToRoot,
     Scatter(Algorithm),
     /// With a count for each member.
     ScatterUneven(Algorithm),
@@ -45,6 +47,7 @@ impl Form {
     const fn algorithm(self) -> Algorithm {
         match self {
             Self::Barrier => Algorithm::Packets,
+            Self::ToRoot => Algorithm::Push,
             Self::Move(algorithm)
             | Self::Uneven(algorithm)
             | Self::Reduce(algorithm, _)
@@ -66,7 +69,8 @@ impl Form {
             ],
             Self::Uneven(Algorithm::Packets | Algorithm::CopyEngine) => &[Collective::AllGather],
             Self::Uneven(_) => &[Collective::AllToAll, Collective::AllGather],
-            Self::Reduce(Algorithm::CopyEngine, _) => &[Collective::AllReduce],
+            Self::Reduce(Algorithm::Push | Algorithm::CopyEngine, _) => &[Collective::AllReduce],
+            Self::ToRoot => &[Collective::Reduce],
             Self::Reduce(..) => &[Collective::AllReduce, Collective::Reduce],
             Self::Scatter(_) | Self::ScatterUneven(_) => &[Collective::ReduceScatter],
         }
@@ -108,12 +112,8 @@ const BULK: &[Form] = &[
     Form::Scatter(Algorithm::Push),
     Form::ScatterUneven(Algorithm::Push),
 ];
-const HOPS: &[Form] = &[
-    Form::Move(Algorithm::TwoHop),
-    Form::Move(Algorithm::TwoHop),
-    Form::Move(Algorithm::TwoHop),
-    Form::Move(Algorithm::TwoHop),
-];
+const HOPS: &[Form] =
+    &[Form::Move(Algorithm::TwoHop), Form::ToRoot, Form::Move(Algorithm::TwoHop), Form::ToRoot];
 /// What goes by copies, and others that use the same staging.
 const ENGINE: &[Form] = &[
     Form::Move(Algorithm::CopyEngine),
@@ -126,7 +126,7 @@ const ENGINE: &[Form] = &[
 ];
 const ALL: &[Form] = &[
     MOVE[0], MOVE[1], MOVE[2], MOVE[3], MOVE[4], MOVE[5], MOVE[6], PACKETS[0], PACKETS[1], PACKETS[2],
-    PACKETS[3], BULK[0], BULK[1], BULK[2], BULK[3], BULK[4], BULK[5], HOPS[0],
+    PACKETS[3], BULK[0], BULK[1], BULK[2], BULK[3], BULK[4], BULK[5], HOPS[0], HOPS[1],
 ];
 
 /// One call of all members.
@@ -226,7 +226,7 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
         // What bytes are is nothing to those who move them; how they are aligned is.
         Form::Move(_) | Form::Uneven(_) => &[DataType::U8, DataType::F16, DataType::F32, DataType::F64],
         Form::Barrier => &[DataType::U8],
-        Form::Reduce(..) | Form::Scatter(_) | Form::ScatterUneven(_) => &[DataType::F32],
+        Form::Reduce(..) | Form::ToRoot | Form::Scatter(_) | Form::ScatterUneven(_) => &[DataType::F32],
     };
     let data_type = draw.one_of(types);
     let size = u64::from(data_type.bytes());
@@ -236,6 +236,7 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
             Algorithm::TwoShotPackets | Algorithm::Pull | Algorithm::Push | Algorithm::CopyEngine,
             _,
         )
+        | Form::ToRoot
         | Form::Move(Algorithm::TwoHop) => u64::from(case.ranks),
         _ => 1,
     };
