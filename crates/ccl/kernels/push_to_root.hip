@@ -1,12 +1,12 @@
 // Reduction of large messages to a root, for one element type. The message is cut into one part for each member but the root, which owns and
-// reduces it in group-rank order; of two members the root owns all of it. Every member writes pieces of the parts to the staging of their
+// reduces it in group-rank order. Every member writes pieces of the parts to the staging of their
 // owners, and each owner sends its results to the root. So every member sends and receives about the message once.
 //
 // Both are pipelined: in step k every member sends piece k of each part, and each owner reduces piece k - 1. A barrier follows, so that
 // what step k wrote is there in step k + 1. All members take the same steps.
 //
 // - Each step writes one half of the staging, which step k + 1 reads before its barrier, as meet.h requires. The staging of the root has
-//   results alone, since nobody sends it contributions; of two members, contributions alone.
+//   results alone, since nobody sends it contributions.
 // - Mapped outputs: owners write them directly, in step 1 at the earliest. The root has entered the barrier of step 0 by then, so that its
 //   kernel has begun and its output is free; in place, it has sent piece k - 1 of its input. After the last barrier the output is complete.
 // - Other outputs: the root copies results from its staging one step after their owners wrote them, the last ones after the last barrier.
@@ -21,11 +21,7 @@ namespace ccl {
 
 typedef CCL_ELEMENT Element;
 
-static ANABRANCH_DEVICE bool is_owner(const ReduceArgs& args, u32 member) { return (member == args.root) == (args.comm.team.size <= 2); }
-static ANABRANCH_DEVICE u64 start_of(const ReduceArgs& args, u32 member) {
-    if (args.comm.team.size <= 2) return 0;
-    return (member - (member > args.root ? 1 : 0)) * args.part_bytes;
-}
+static ANABRANCH_DEVICE u64 start_of(const ReduceArgs& args, u32 owner) { return (owner - (owner > args.root ? 1 : 0)) * args.part_bytes; }
 // The bytes of the piece from `first` on of the part of an owner.
 static ANABRANCH_DEVICE u64 bytes_of(const ReduceArgs& args, u64 first, u32 owner) {
     return cut(first, args.piece_bytes, cut(start_of(args, owner), args.part_bytes, args.count * Element::BYTES));
@@ -36,7 +32,7 @@ static ANABRANCH_DEVICE void contribute(const Grid& grid, const ReduceArgs& args
     const CommView& comm = args.comm;
     for (u32 i = 1; i < comm.team.size; ++i) {
         u32 owner = turned_peer(comm, channel, i);
-        if (!is_owner(args, owner)) continue;
+        if (owner == args.root) continue;
         u64 to = staging_of(comm, member_base(grid, comm, owner), channel, step.to, comm.team.rank);
         copy_bytes(grid, to, args.input.own + start_of(args, owner) + step.first, bytes_of(args, step.first, owner));
     }
@@ -49,9 +45,8 @@ static ANABRANCH_DEVICE void reduce_own(const Grid& grid, const ReduceArgs& args
     const CommView& comm = args.comm;
     u32 me = comm.team.rank, root = args.root;
     u64 within = start_of(args, me) + step.before;
-    u64 to = args.output.own + within;
-    if (me != root && args.output.bases != nullptr) to = output_of(grid, comm, root) + within;
-    if (me != root && args.output.bases == nullptr) to = staging_of(comm, member_base(grid, comm, root), channel, step.to, me);
+    u64 to = args.output.bases != nullptr ? output_of(grid, comm, root) + within
+                                          : staging_of(comm, member_base(grid, comm, root), channel, step.to, me);
     reduce_bytes<Element, SUM_ONLY>(
         grid, args, reduction, bytes_of(args, step.before, me),
         [&](u32 member) {
@@ -74,24 +69,19 @@ template <bool SUM_ONLY>
 static ANABRANCH_DEVICE void push_to_root(const Grid& grid, const ReduceArgs& args, const Reduction& reduction, Channel& channel) {
     const CommView& comm = args.comm;
     HopPieces pieces(grid, args.piece_bytes, args.part_bytes);
-    bool owns = is_owner(args, comm.team.rank);
-    bool takes = comm.team.rank == args.root && args.output.bases == nullptr && !owns;
+    bool is_root = comm.team.rank == args.root, takes = is_root && args.output.bases == nullptr;
     HopStep step;
-    auto second = [&]() {
-        if (owns) reduce_own<SUM_ONLY>(grid, args, reduction, channel, step);
-        if (takes) take(grid, args, channel, step);
-    };
-    // One step more, in which owners write their last results to the root, if it is not the owner.
-    u64 steps = comm.team.size <= 2 ? pieces.count : pieces.count + 1;
-    for (u64 k = 0; k < steps && !channel.dead; ++k) {
+    // One step more, in which owners write their last results to the root.
+    for (u64 k = 0; k <= pieces.count && !channel.dead; ++k) {
         step.advance(pieces.at(k), next_half(channel));
         contribute(grid, args, channel, step);
-        second();
+        if (!is_root) reduce_own<SUM_ONLY>(grid, args, reduction, channel, step);
+        if (takes) take(grid, args, channel, step);
         meet(grid, comm, channel);
     }
-    if (channel.dead) return;
+    if (!takes || channel.dead) return;
     step.advance(NO_PIECE, 0);
-    second();
+    take(grid, args, channel, step);
 }
 
 }  // namespace ccl

@@ -13,7 +13,8 @@ pub struct Plan {
     /// Threads per block.
     pub threads: u32,
     /// Whether `push` writes to one peer at a time, every member to a different peer, with a barrier after each peer. This fills links better
-    /// and costs further barriers, which only large messages make up for. False for all other algorithms.
+    /// and costs further barriers, which only large messages make up for. A reduce sends to all peers: there the root has no part, and each
+    /// member sends and receives the message once. False for all other algorithms.
     pub phased: bool,
     /// How the algorithm runs the call.
     pub(crate) recipe: &'static Recipe,

@@ -43,8 +43,8 @@ pub(crate) enum Kernels {
     },
     /// For a broadcast: the root sends each other member one part, and each of them sends its part to the others.
     TwoHops(Kernel<MoveArgs>),
-    /// For a large reduction to a root, to which the owners of parts send their results.
-    ToRoot(Kernel<ReduceArgs>),
+    /// For a reduction to a root: the kernel in which the root has a part, and the one in phases.
+    ToRoot(Kernel<ReduceArgs>, Kernel<ReduceArgs>),
     Reduces(Kernel<ReduceArgs>),
     /// For a reduce_scatter: the kernels for equal and for different counts.
     Scatters(Kernel<ReduceArgs>, Kernel<UnevenReduceArgs>),
@@ -210,8 +210,8 @@ pub(crate) static RECIPES: &[Recipe] = &[
         collectives: &[Collective::Reduce],
         is_for: ONLY_REDUCES,
         size: LaunchSize::Bulk,
-        kernels: Kernels::ToRoot(kernels::PUSH_TO_ROOT),
-        staging: Staging::Passed,
+        kernels: Kernels::ToRoot(kernels::PUSH, kernels::PUSH_TO_ROOT),
+        staging: Staging::Phased,
         writes_outputs: true,
         ..PACKETS
     },

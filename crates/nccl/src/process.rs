@@ -66,10 +66,10 @@ fn settings(environment: &Environment) -> Result<(Config, bool), Failure> {
     }
     // A world has one communicator, besides a small one of each rank alone: most of its heap is staging. Programs make many worlds.
     if is_unset("heap.bytes") {
-        config.heap.bytes = Some(ByteSize(if is_host { 32 << 20 } else { 256 << 20 }));
+        config.heap.bytes = Some(ByteSize(if is_host { 32 << 20 } else { 352 << 20 }));
         if !is_host {
             config.ccl.staging_bytes.get_or_insert(ByteSize(128 << 20));
-            config.ccl.pipe_bytes.get_or_insert(ByteSize(32 << 20));
+            config.ccl.pipe_bytes.get_or_insert(ByteSize(128 << 20));
         }
     }
     Ok((config, chooses_runtime))

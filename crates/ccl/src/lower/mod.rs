@@ -91,8 +91,12 @@ fn stages(job: &Job<'_>) -> Reasoned<Vec<Stage>> {
     Ok(match job.plan.recipe.kernels {
         Kernels::Moves { even, uneven, many } => vec![Stage::Kernel(moves(even, uneven, many, job)?)],
         Kernels::TwoHops(kernel) => vec![Stage::Kernel(job.launch(kernel, two_hops(job)?))],
-        Kernels::ToRoot(kernel) => vec![Stage::Kernel(job.launch(kernel, to_root(job)?))],
-        Kernels::Reduces(kernel) => vec![Stage::Kernel(job.launch(kernel, sums(job)?))],
+        Kernels::ToRoot(_, kernel) if job.plan.phased && job.shape.members > 1 => {
+            vec![Stage::Kernel(job.launch(kernel, to_root(job)?))]
+        }
+        Kernels::Reduces(kernel) | Kernels::ToRoot(kernel, _) => {
+            vec![Stage::Kernel(job.launch(kernel, sums(job)?))]
+        }
         Kernels::Scatters(even, uneven) => vec![Stage::Kernel(match uneven_parts(job) {
             None => job.launch(even, sums(job)?),
             Some(parts) => job.launch(uneven, UnevenReduceArgs { reduce: sums(job)?, parts }),
@@ -197,7 +201,7 @@ fn sums(job: &Job<'_>) -> Reasoned<ReduceArgs> {
     }
 }
 
-/// The arguments of a reduction to a root. Its owners are all members but the root, or the root alone.
+/// The arguments of a reduction to a root that has no part.
 fn to_root(job: &Job<'_>) -> Reasoned<ReduceArgs> {
     let part = hop_part(job.shape);
     let most = job.comm.staging_bytes.min(SCATTERED_AT_ONCE);
@@ -259,7 +263,7 @@ const MOVED_AT_ONCE: u64 = 32 << 10;
 const SCATTERED_AT_ONCE: u64 = 128 << 10;
 
 /// Steps of a part in two hops, and the least bytes of a channel in each.
-const HOP_STEPS: u64 = 8;
+const HOP_STEPS: u64 = 16;
 const HOP_LEAST: u64 = 16 << 10;
 
 /// The share of `bytes` of each channel: a multiple of 16, at most `most`.

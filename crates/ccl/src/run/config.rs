@@ -67,7 +67,7 @@ pub struct CclConfig {
     /// messages in several steps.
     pub staging_bytes: u64,
     /// Bytes of the symmetric heap for messages that are sent and not yet received (`ccl.pipe_bytes`), 0 or 4096 to 2^40, shared by all
-    /// members. 0: a 32nd of the heap, at most 32 MiB, on a large GPU; 1 MiB on a small device. In a group of one member at most 1 MiB.
+    /// members. 0: a 16th of the heap, at most 128 MiB, on a large GPU; 1 MiB on a small device. In a group of one member at most 1 MiB.
     pub pipe_bytes: u64,
     /// Streams per member for copies by [`Algorithm::CopyEngine`] (`ccl.copy_streams`), at most [`MAX_COPY_STREAMS`]: one if each member
     /// has a link of its own; more if one copy does not fill it (copies below half a MiB are never split); 0 for one stream for all other

@@ -95,7 +95,10 @@ fn memory_sizes(world: &World, members: u32, config: &CclConfig) -> (u64, u64) {
         };
         if members == 1 { bytes.min(small) } else { bytes }
     };
-    (chosen(config.staging_bytes, 8, MOST_STAGING, 4 << 20), chosen(config.pipe_bytes, 32, 32 << 20, 1 << 20))
+    (
+        chosen(config.staging_bytes, 8, MOST_STAGING, 4 << 20),
+        chosen(config.pipe_bytes, 16, 128 << 20, 1 << 20),
+    )
 }
 
 /// Whether the device is a large GPU, and not the host device with a few CPU threads.

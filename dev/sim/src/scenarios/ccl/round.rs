@@ -22,9 +22,9 @@ pub(super) enum Form {
     Barrier,
     Move(Algorithm),
     Uneven(Algorithm),
-    /// All-reduce, and by some algorithms reduce, of buffers that peers reach or not.
+    /// All-reduce or reduce, of buffers that peers reach or not.
     Reduce(Algorithm, bool),
-    /// Reduce by push.
+    /// Reduce by push, in phases.
     ToRoot,
     Scatter(Algorithm),
     /// With a count for each member.
@@ -69,7 +69,7 @@ impl Form {
             ],
             Self::Uneven(Algorithm::Packets | Algorithm::CopyEngine) => &[Collective::AllGather],
             Self::Uneven(_) => &[Collective::AllToAll, Collective::AllGather],
-            Self::Reduce(Algorithm::Push | Algorithm::CopyEngine, _) => &[Collective::AllReduce],
+            Self::Reduce(Algorithm::CopyEngine, _) => &[Collective::AllReduce],
             Self::ToRoot => &[Collective::Reduce],
             Self::Reduce(..) => &[Collective::AllReduce, Collective::Reduce],
             Self::Scatter(_) | Self::ScatterUneven(_) => &[Collective::ReduceScatter],
@@ -271,7 +271,8 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
     );
     let blocks = if meets { 1 } else { fewer(draw, case.blocks) };
     let (algorithm, threads) = (form.algorithm(), fewer(draw, case.waves) * WAVE);
-    let phased = algorithm == Algorithm::Push && draw.below(2) == 0;
+    let drawn = algorithm == Algorithm::Push && draw.below(2) == 0;
+    let phased = form == Form::ToRoot || drawn && collective != Collective::Reduce;
     Round { algorithm, call, blocks, threads, phased }
 }
 
