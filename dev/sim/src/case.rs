@@ -51,7 +51,7 @@ impl Case {
             | Protocol::CclHops
             | Protocol::CclPackets => 4,
             // Each form once.
-            Protocol::Ccl => 18,
+            Protocol::Ccl => 19,
             Protocol::CclMove | Protocol::CclEngine => 7,
             Protocol::CclGatherMany | Protocol::CclBulk => 6,
             // Who is missed in one epoch is late in the next.

@@ -104,6 +104,8 @@ impl Collectives {
             (Protocol::CclEngine, &kernels::BULK_REDUCE_UNIT, engine::REDUCES),
             (Protocol::CclHops, &kernels::TWO_HOP_UNIT, &[kernels::TWO_HOP.entry()][..]),
             (Protocol::CclHops, &kernels::PUSH_TO_ROOT_UNIT, &[kernels::PUSH_TO_ROOT.entry()]),
+            // A reduce of one member.
+            (Protocol::CclHops, &kernels::BULK_REDUCE_UNIT, &[kernels::PUSH.entry()]),
         ] {
             let has_all = case.protocol == Protocol::Ccl && protocol != Protocol::CclEngine;
             if case.protocol != protocol && !has_all {
