@@ -446,7 +446,7 @@ typedef struct anabranch_expert_windows {
 // The sum; for `ANABRANCH_BOOL` the disjunction.
 #define ANABRANCH_SUM 0
 
-// The sum divided by the number of ranks. Floats only.
+// The sum divided by the number of ranks. Of integers rounded towards zero, as in NCCL. Not for `ANABRANCH_BOOL`.
 #define ANABRANCH_AVG 1
 
 // The product; for `ANABRANCH_BOOL` the conjunction.
@@ -664,8 +664,8 @@ uint32_t anabranch_comm_rank(const struct anabranch_comm *comm);
 // Ranks of the group.
 uint32_t anabranch_comm_size(const struct anabranch_comm *comm);
 
-// The operator that multiplies each contribution by a scalar and sums. For integers a whole number below 2^53. It lives as long as the communicator; equal scalars
-// give the same operator.
+// The operator that multiplies each contribution by a scalar and sums. For integers the scalar is whole and of magnitude below 2^53. The
+// operator lives as long as the communicator; equal scalars give the same operator.
 anabranch_status anabranch_premul_sum(const struct anabranch_comm *comm,
                                       double scalar,
                                       anabranch_op *op);

@@ -229,8 +229,8 @@ pub unsafe extern "C" fn anabranch_comm_size(comm: *const anabranch_comm) -> u32
     get(comm).map_or(0, anabranch_comm::size)
 }
 
-/// The operator that multiplies each contribution by a scalar and sums. For integers a whole number below 2^53. It lives as long as the communicator; equal scalars
-/// give the same operator.
+/// The operator that multiplies each contribution by a scalar and sums. For integers the scalar is whole and of magnitude below 2^53. The
+/// operator lives as long as the communicator; equal scalars give the same operator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn anabranch_premul_sum(
     comm: *const anabranch_comm,

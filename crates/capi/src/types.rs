@@ -83,7 +83,7 @@ pub type anabranch_op = u32;
 
 /// The sum; for `ANABRANCH_BOOL` the disjunction.
 pub const ANABRANCH_SUM: anabranch_op = 0;
-/// The sum divided by the number of ranks. Floats only.
+/// The sum divided by the number of ranks. Of integers rounded towards zero, as in NCCL. Not for `ANABRANCH_BOOL`.
 pub const ANABRANCH_AVG: anabranch_op = 1;
 /// The product; for `ANABRANCH_BOOL` the conjunction.
 pub const ANABRANCH_PRODUCT: anabranch_op = 2;

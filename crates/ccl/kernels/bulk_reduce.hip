@@ -1,6 +1,5 @@
-// Reductions of large messages, for one element type: all_reduce, reduce_scatter, reduce (push_to_root.hip
-// has its form for larger ones). The message is cut into one part per member,
-// which reduces it in group-rank order.
+// Reductions of large messages, for one element type: all_reduce, reduce_scatter, reduce (push_to_root.hip has its form for larger ones).
+// The message is cut into one part per member, which reduces it in group-rank order.
 //
 // - `pull`: a barrier; each member reads its part from every input and writes the result to every output that needs it; a barrier. After
 //   the first barrier inputs are complete and outputs are free; after the second outputs are complete and inputs are free. Inputs and,
@@ -118,7 +117,7 @@ static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, cons
                 return member == me ? input + args.own_start + first : staging_of(comm, own, channel, half, member);
             },
             targets_of(args), [&](u32 i) { return result_at(target_member(args, channel, i)); });
-        for (u32 i = 2; i < size && args.is_phased != 0 && args.is_scatter == 0 && args.root == REDUCE_ALL; ++i) {
+        for (u32 i = 2; i < size && args.is_phased != 0 && args.is_scatter == 0; ++i) {
             meet(grid, comm, channel);
             copy_bytes(grid, result_at(rotated(comm, i)), result_at(me), channel.dead ? 0 : mine);
         }

@@ -1,6 +1,6 @@
-// Reduction of large messages to a root, for one element type. The message is cut into one part for each member but the root, which owns and
-// reduces it in group-rank order. Every member writes pieces of the parts to the staging of their
-// owners, and each owner sends its results to the root. So every member sends and receives about the message once.
+// Reduction of large messages to a root, for one element type. The message is cut into one part for each member but the root. Every member
+// writes pieces of the parts to the staging of their owners, which reduce them in group-rank order and send the results to the root. So
+// every member sends and receives about the message once.
 //
 // Both are pipelined: in step k every member sends piece k of each part, and each owner reduces piece k - 1. A barrier follows, so that
 // what step k wrote is there in step k + 1. All members take the same steps.

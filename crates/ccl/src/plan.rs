@@ -12,9 +12,9 @@ pub struct Plan {
     pub blocks: u32,
     /// Threads per block.
     pub threads: u32,
-    /// Whether `push` writes to one peer at a time, every member to a different peer, with a barrier after each peer. This fills links better
-    /// and costs further barriers, which only large messages make up for. A reduce sends to all peers: there the root has no part, and each
-    /// member sends and receives the message once. False for all other algorithms.
+    /// Whether `push` takes its form for large messages, which fills links better and costs further barriers. All-reduce and reduce_scatter:
+    /// every member writes to one peer at a time, and to another than the others, with a barrier after each. Reduce: the root owns no part,
+    /// and every member sends and receives the message once. False for all other algorithms.
     pub phased: bool,
     /// How the algorithm runs the call.
     pub(crate) recipe: &'static Recipe,

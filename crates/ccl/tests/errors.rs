@@ -74,7 +74,7 @@ fn wrong_calls(memory: &Memory) -> Vec<Row<'_>> {
                 root,
             },
             "premul_sum(0.5) is not defined for i32; allowed are sum, avg, product, min, max, band, bor, bxor, premul_sum of a \
-             whole number below 2^53",
+             whole number of magnitude below 2^53",
         ),
         (
             None,

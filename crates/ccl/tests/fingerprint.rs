@@ -153,6 +153,11 @@ fn difference_in_any_field_is_reported_on_all_ranks() {
             Made { op: ReduceOp::PreMulSum(3.0), ..reduce.clone() },
             "the scalar",
         ),
+        (
+            Made { op: ReduceOp::PreMulSum(-2.0), data_type: DataType::I32, ..reduce.clone() },
+            Made { op: ReduceOp::PreMulSum(3.0), data_type: DataType::I32, ..reduce.clone() },
+            "the scalar",
+        ),
         (reduce.clone(), Made { count: 49, ..reduce.clone() }, "the count"),
         (Made { count: 4, ..reduce.clone() }, Made { count: 16, ..reduce.clone() }, "the number of blocks"),
         (Made::new(Broadcast), Made { root: 2, ..Made::new(Broadcast) }, "the root"),
@@ -171,6 +176,11 @@ fn difference_in_any_field_is_reported_on_all_ranks() {
         let text = judge(&mismatch_with(&config, &usual, &odd), &[field]);
         assert!(text.starts_with("members made different calls: rank 1 made call 3: "), "{text}");
         assert!(text.contains(", but rank 0 made call 3: "), "{text}");
+        if matches!(usual.op, ReduceOp::PreMulSum(_)) {
+            let scalars =
+                [&odd.op, &usual.op].map(|op| op.to_string().replace("premul_sum(", "by ").replace(')', ""));
+            assert!(scalars.iter().all(|scalar| text.contains(scalar)), "{scalars:?}: {text}");
+        }
     }
 }
 

@@ -4,8 +4,8 @@ use crate::common::{cache, tools};
 use anabranch_ccl::DataType;
 use anabranch_ccl::device_api::DEVICE_HEADERS as CCL_HEADERS;
 use anabranch_ccl::kernels::{
-    GATHER_MANY_UNIT, MOVE_UNIT, NETWORK_MOVE_UNIT, NETWORK_REDUCE_UNIT, PIPES_UNIT, TWO_HOP_UNIT, UNITS,
-    spec,
+    GATHER_MANY_UNIT, MOVE_UNIT, NETWORK_MOVE_UNIT, NETWORK_REDUCE_UNIT, PIPES_UNIT, PUSH_TO_ROOT_UNIT,
+    TWO_HOP_UNIT, UNITS, spec,
 };
 use anabranch_hip_jit::{Error, Jit, JitConfig, KernelSpec, KernelUnit, Target, TargetKind, ToolSearch};
 use anabranch_shmem::device_api::DEVICE_HEADERS as SHMEM_HEADERS;
@@ -85,7 +85,9 @@ fn gpu_code_keeps_ordering_rules_without_spills() {
     for target in ["gfx942", "gfx1201", "sm_90"] {
         let target: Target = target.parse().unwrap();
         let types = [DataType::F32, DataType::F64, DataType::Bf16, DataType::Bool];
-        let reduce = types.map(|data_type| spec(&NETWORK_REDUCE_UNIT, data_type));
+        let reduce = types.into_iter().flat_map(|data_type| {
+            [&NETWORK_REDUCE_UNIT, &PUSH_TO_ROOT_UNIT].map(|unit| spec(unit, data_type))
+        });
         // With mapped members only, and with members behind a NIC.
         let by_nic = [Provider::Mlx5, Provider::Bnxt].map(|provider| {
             let spec = spec(&NETWORK_MOVE_UNIT, DataType::U8)

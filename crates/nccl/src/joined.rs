@@ -89,7 +89,8 @@ impl Joined {
         let own = own.map_err(anabranch::shmem::Error::from)?;
         // Another thread may capture.
         let _relaxed = RelaxedCapture::new(self.kind)?;
-        // What the user chose is for the collectives of all ranks. Its kernels wait for no rank, so that they may be as many as there are.
+        // What the user chose is for the collectives of all ranks. Its kernels wait for no rank, so that they
+        // may have a block for each multiprocessor.
         let config = CclConfig { max_blocks: self.world.multiprocessors(), ..CclConfig::default() };
         let made = Communicator::new(&self.world, &own, config)?;
         Ok(Arc::clone(alone.insert(Arc::new(Mutex::new(made)))))

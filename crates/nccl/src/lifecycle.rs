@@ -192,7 +192,8 @@ export! {
             known.map_err(|failure| failure.on(rank as u32, number as u32))
         });
         let devices = devices.collect::<Result<Vec<_>, Failure>>()?;
-        if let Some(device) = devices.iter().enumerate().find_map(|(rank, one)| devices[..rank].contains(one).then_some(one)) {
+        let repeated = devices.iter().enumerate().find(|(rank, device)| devices[..*rank].contains(device));
+        if let Some((_, device)) = repeated {
             return Err(Failure::usage(format!("devlist has device {device} twice; each rank needs one of its own")));
         }
         let (root, id) = comm::bind().map_err(|failure| failure.on(0, number as u32))?;

@@ -300,10 +300,12 @@ fn wrong_arguments_are_named() {
     );
     assert!(last().contains("rank 0 of 1: ") && last().contains("magic"), "{}", last());
     assert_eq!(nccl!(nccl, ncclCommDestroy(64 as Comm => Comm)), 4);
-    for (device, what) in [(-1, "rank 1 of 2: device is -1"), (99, "rank 1 of 2: device 99")] {
+    for (device, what, wanted) in
+        [(-1, "rank 1 of 2: device is -1", 4), (99, "rank 1 of 2: device 99", 4), (0, "device 0 twice", 5)]
+    {
         let (mut comms, devices) = ([std::ptr::null_mut(); 2], [0, device]);
         let code = nccl!(nccl, ncclCommInitAll(comms.as_mut_ptr() => *mut Comm, 2 => c_int, devices.as_ptr() => *const c_int));
-        assert!(code == 4 && last().contains(what), "{code} {}", last());
+        assert!(code == wanted && last().contains(what), "{code} {}", last());
     }
     // One rank alone is a communicator.
     on_threads(&nccl, 1, |rank| {

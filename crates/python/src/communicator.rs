@@ -193,7 +193,8 @@ impl Communicator {
 
     /// Reduces `tensor` over the ranks into `out`, or in place. Any shape, contiguous; `op` is "sum", "avg", "product", "min", "max", "band",
     /// "bor", "bxor" or `("premul_sum", scalar)`, where the scalar is a number, the same on all ranks, or a tensor of one element of the type
-    /// of `tensor`, which the call reads in the order of the stream. Sums are added in rank order: the same bits on all ranks and in every run.
+    /// of `tensor`, which the call reads in the order of the stream. For integers the number is whole and of magnitude below 2^53, and "avg"
+    /// is rounded towards zero; bool has neither. Sums are added in rank order: the same bits on all ranks and in every run.
     #[pyo3(signature = (tensor, op = None, *, out = None, stream = None))]
     fn all_reduce(
         &self,

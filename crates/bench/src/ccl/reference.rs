@@ -76,12 +76,12 @@ impl Reference {
 
     /// Whether every library that is right gives these bits: sums of these inputs are exact in any order, and so are their
     /// products. An average of floats is rounded after a division by the number of members, or before it, unless that is a power of
-    /// two; a scalar may be multiplied in either order.
+    /// two; a scalar of floats may be multiplied in either order.
     pub(crate) fn is_exact(&self) -> bool {
         match self.case.reduce {
             _ if !self.case.collective.reduces() => true,
             ReduceOp::Avg if self.case.data_type.is_float() => self.case.group.size().is_power_of_two(),
-            ReduceOp::PreMulSum(_) | ReduceOp::PreMulSumAt(_) => false,
+            ReduceOp::PreMulSum(_) | ReduceOp::PreMulSumAt(_) => !self.case.data_type.is_float(),
             _ => true,
         }
     }

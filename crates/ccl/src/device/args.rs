@@ -80,7 +80,7 @@ device_struct! {
         /// Bytes that a channel copies from the input to the output of this rank, a multiple of 16.
         pub channel_bytes: u64,
         /// Bytes to each member that a channel moves in one step; a multiple of 16. Through the staging at most the capacity of a half;
-        /// unused there if only pairs know their counts. In two hops: bytes of each part.
+        /// unused there if only pairs know their counts. In two hops: of each part.
         pub piece_bytes: u64,
         /// Bytes between the data for two consecutive members in the input; in two hops, of a part.
         pub send_stride: u64,
@@ -113,7 +113,8 @@ device_struct! {
 }
 
 device_struct! {
-    /// Arguments of the kernels that reduce (`kernels/packet_reduce.hip`, `kernels/bulk_reduce.hip`).
+    /// Arguments of the kernels that reduce (`kernels/packet_reduce.hip`, `kernels/bulk_reduce.hip`,
+    /// `kernels/push_to_root.hip`).
     pub struct ReduceArgs {
         /// The communicator.
         pub comm: CommView,
@@ -139,7 +140,7 @@ device_struct! {
         pub is_scatter: u32,
         /// Whether all addresses and strides of the call are multiples of 16 bytes.
         pub is_aligned: u32,
-        /// Whether members write to one peer at a time, with barriers in between (`push` of large messages).
+        /// Whether members write to one peer at a time, with barriers in between (`push` of large messages, but for reduce).
         pub is_phased: u32,
         /// Offset of the part of this rank in the inputs.
         pub own_start: u64,

@@ -168,8 +168,8 @@ fn expected_fastest(shape: &Shape) -> Algorithm {
         Collective::ReduceScatter if bytes <= MIB => Algorithm::Packets,
         Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter => Algorithm::Push,
         _ if bytes <= 768 * KIB => Algorithm::Packets,
-        // Arithmetic, not measured; `anabranch tune` measures. In one hop (n - 1) S bytes leave the root. In two hops 2 (n - 1) / n S bytes
-        // leave each member, at the cost of one more barrier: some microseconds, in which a link moves about 1 MiB.
+        // Arithmetic, not measured; `anabranch tune` measures. In one hop (n - 1) S bytes leave the root. In two hops S bytes leave it, and
+        // less than S each other member, at the cost of a barrier for each step: some microseconds, in which a link moves about 1 MiB.
         Collective::Broadcast if shape.members > 2 && bytes >= 4 * MIB => Algorithm::TwoHop,
         _ => straight(),
     }

@@ -94,8 +94,11 @@ impl Fingerprint {
             2 => from(&DATA_TYPES, word).map_or_else(|| format!("{word:#x}"), |known| known.to_string()),
             3 if word != NOTHING => named(from(&ReduceOp::all(0.0), word).map(ReduceOp::name)),
             4 if word == NOTHING => "a scalar in device memory".to_owned(),
-            4 if self.data_type == place_in(&DATA_TYPES, DataType::F64) => f64::from_bits(word).to_string(),
-            4 => f32::from_bits(word as u32).to_string(),
+            4 => match from(&DATA_TYPES, self.data_type) {
+                Some(DataType::F64) => f64::from_bits(word).to_string(),
+                Some(known) if !known.is_float() => word.cast_signed().to_string(),
+                _ => f32::from_bits(word as u32).to_string(),
+            },
             7 | 16 => named(Some(if word == 0 { "no" } else { "yes" })),
             8 | 11 => named(from(&KINDS, word).map(kind_name)),
             14 => named(from(&Algorithm::ALL, word).map(Algorithm::name)),

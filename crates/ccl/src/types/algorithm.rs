@@ -22,10 +22,10 @@ pub enum Algorithm {
     Direct,
     /// Each member reads its part from all inputs and writes the result to all outputs, between two barriers.
     Pull,
-    /// Each member writes parts to their owners' staging; the owners reduce them and write the results to all.
+    /// Each member writes parts to their owners' staging; the owners reduce them and write the results to those that need them.
     Push,
-    /// Broadcast in two hops, directly into outputs or through the staging: the root sends each member one part, and each member sends its
-    /// part to the others.
+    /// Broadcast in two hops, directly into outputs or through the staging: the root sends each other member one part, and each of
+    /// these sends its part to the others.
     TwoHop,
     /// By copy engines, one copy to each member at a time, between two barriers: compute units stay free for other work, and small messages
     /// take longer than by kernels. Reductions copy contributions to the staging of their owners, and a kernel reduces. Used only if the

@@ -184,7 +184,9 @@ impl ReduceOp {
             return Ok(());
         }
         let name = |op: &Self| match op {
-            Self::PreMulSum(_) if !data_type.is_float() => "premul_sum of a whole number below 2^53",
+            Self::PreMulSum(_) if !data_type.is_float() => {
+                "premul_sum of a whole number of magnitude below 2^53"
+            }
             op => op.name(),
         };
         let allowed = Self::all(0.0).iter().filter(|op| op.supports(data_type)).map(name).collect();
@@ -379,7 +381,7 @@ mod tests {
         assert_eq!(
             refused,
             "premul_sum(0.5) is not defined for i32; allowed are sum, avg, product, min, max, band, bor, bxor, premul_sum of a whole \
-             number below 2^53"
+             number of magnitude below 2^53"
         );
         for inexact in [f64::NAN, f64::INFINITY, WHOLE, -WHOLE, 1e300] {
             assert!(!ReduceOp::PreMulSum(inexact).supports(DataType::U64), "{inexact}");
