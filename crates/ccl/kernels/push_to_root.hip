@@ -5,8 +5,8 @@
 // Both are pipelined: in step k every member sends piece k of each part, and each owner reduces piece k - 1. A barrier follows, so that
 // what step k wrote is there in step k + 1. All members take the same steps.
 //
-// - Each step writes one half of the staging, which step k + 1 reads before its barrier, as meet.h requires. The staging of the root has
-//   results alone, since nobody sends it contributions.
+// - Each step writes one half of the staging, which step k + 1 reads before its barrier, as meet.h requires. The root receives only results
+//   there, because no member sends it contributions.
 // - Mapped outputs: owners write them directly, in step 1 at the earliest. The root has entered the barrier of step 0 by then, so that its
 //   kernel has begun and its output is free; in place, it has sent piece k - 1 of its input. After the last barrier the output is complete.
 // - Other outputs: the root copies results from its staging one step after their owners wrote them, the last ones after the last barrier.
@@ -21,7 +21,7 @@ namespace ccl {
 
 typedef CCL_ELEMENT Element;
 
-static ANABRANCH_DEVICE u64 start_of(const ReduceArgs& args, u32 owner) { return (owner - (owner > args.root ? 1 : 0)) * args.part_bytes; }
+static ANABRANCH_DEVICE u64 start_of(const ReduceArgs& args, u32 owner) { return hop_start(owner, args.root, args.part_bytes); }
 // The bytes of the piece from `first` on of the part of an owner.
 static ANABRANCH_DEVICE u64 bytes_of(const ReduceArgs& args, u64 first, u32 owner) {
     return cut(first, args.piece_bytes, cut(start_of(args, owner), args.part_bytes, args.count * Element::BYTES));

@@ -21,11 +21,9 @@ namespace ccl {
 #define CCL_TILE (u64(1) << 60)
 #endif
 
-// Members in the order of parts: all but the root.
-static ANABRANCH_DEVICE u32 part_of(const MoveArgs& args, u32 member) { return member - (member > args.receive_from ? 1 : 0); }
-static ANABRANCH_DEVICE u64 start_of(const MoveArgs& args, u32 member) { return part_of(args, member) * args.send_stride; }
-static ANABRANCH_DEVICE u64 bytes_of(const MoveArgs& args, u64 piece, u64 first, u32 member) {
-    return cut(first, piece, cut(start_of(args, member), args.send_stride, args.bytes));
+static ANABRANCH_DEVICE u64 start_of(const MoveArgs& args, u32 owner) { return hop_start(owner, args.receive_from, args.send_stride); }
+static ANABRANCH_DEVICE u64 bytes_of(const MoveArgs& args, u64 piece, u64 first, u32 owner) {
+    return cut(first, piece, cut(start_of(args, owner), args.send_stride, args.bytes));
 }
 
 // Sends to peers: the root to every owner its part, an owner its part to the other owners.

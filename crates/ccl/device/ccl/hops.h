@@ -7,6 +7,9 @@
 
 namespace ccl {
 
+// Where the part of an owner starts: those of all members but the root, in their order.
+ANABRANCH_DEVICE u64 hop_start(u32 owner, u32 root, u64 part) { return (owner - (owner > root ? 1 : 0)) * part; }
+
 // Where a step has no piece: beyond every part.
 static constexpr u64 NO_PIECE = u64(1) << 62;
 
