@@ -93,9 +93,9 @@ pub mod shmem {
 
     pub use anabranch_shmem::{
         DEFAULT_ALIGNMENT, Error, ExpiredWait, Fault, FlatHeap, HeapLocation, HeapMode, HeapUsage,
-        LaunchOrder, LocalRegistration, LossTolerance, MAX_ALIGNMENT, MemoryUse, PeerCopy, RankError,
-        Registration, Result, Signal, SignalOp, StreamBarrier, SymmetricMemory, Team, TeamView, World,
-        WorldConfig,
+        LaunchEvent, LaunchOrder, LocalRegistration, LossTolerance, MAX_ALIGNMENT, MemoryUse, PeerCopy,
+        RankError, Registration, Result, Signal, SignalOp, StreamBarrier, SymmetricMemory, Team, TeamView,
+        World, WorldConfig,
     };
 
     pub mod device_api {

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use anabranch_clock::Moment;
-use anabranch_hip::{Device, DeviceBuffer, Event, Stream};
+use anabranch_hip::{Device, DeviceBuffer, Stream};
 use anabranch_hip_jit::bytemuck::{self, Zeroable};
-use anabranch_shmem::SymmetricMemory;
+use anabranch_shmem::{LaunchEvent, SymmetricMemory};
 
 use crate::args::SlotState;
 use crate::error::{Error, Result};
@@ -26,17 +26,10 @@ pub use addresses::SlotAddresses;
 /// The interval of polls of events; their kernels have a deadline.
 const POLL: Duration = Duration::from_micros(50);
 
-/// An event after the work on the stream so far.
-pub(crate) fn event_after(stream: &Stream) -> Result<Arc<Event>> {
-    let event = stream.device().create_event()?;
-    stream.record(&event)?;
-    Ok(Arc::new(event))
-}
-
 /// Waits for the work before all events, `limit` at most; whether it is over.
-pub(crate) fn wait_until_over(events: &[Arc<Event>], limit: Duration) -> bool {
+pub(crate) fn wait_until_over(events: &[LaunchEvent], limit: Duration) -> bool {
     let start = Moment::now();
-    while !events.iter().all(|event| event.is_over()) {
+    while !events.iter().all(|event| event.event().is_over()) {
         if start.elapsed() > limit {
             return false;
         }
@@ -150,7 +143,7 @@ struct Use {
     /// How often it was taken.
     taken: u64,
     /// After the last launch that was not captured.
-    eager: Option<Arc<Event>>,
+    eager: Option<LaunchEvent>,
 }
 
 impl SlotPool {
@@ -183,12 +176,10 @@ impl SlotPool {
     }
 
     /// Notes a launch on a slot without a holder. It is in no order with other plans: it waits for no peer.
-    pub(crate) fn used_unheld(&self, slot: &Slot, stream: &Stream) -> Result<()> {
-        let event = event_after(stream)?;
+    pub(crate) fn used_unheld(&self, slot: &Slot, event: LaunchEvent) {
         if let Some(one) = lock(&self.uses).get_mut(slot.number() as usize) {
             one.eager = Some(event);
         }
-        Ok(())
     }
 
     /// Frees the lost slots, after a reset: no peer waits for their operations.
@@ -240,7 +231,7 @@ pub(crate) struct SlotTicket {
     /// Which use of the slot it is.
     number: u64,
     /// After the holder's own last launch, captured or not.
-    launched: Option<Arc<Event>>,
+    launched: Option<LaunchEvent>,
     /// Whether anything was launched, so that peers wait for the operation.
     reached: bool,
     returned: bool,
@@ -274,18 +265,20 @@ impl SlotTicket {
             None if !is_captured => lock(&self.pool.uses)[self.index].eager.clone(),
             launched => launched.clone(),
         };
-        Ok(before.map_or(Ok(()), |event| stream.wait_event(&event))?)
+        Ok(before.map_or(Ok(()), |event| stream.wait_event(event.event()))?)
     }
 
-    /// Notes a launch on this stream. After the first, peers wait for a combine or a release of the slot.
-    pub(crate) fn used_on(&mut self, stream: &Stream, is_captured: bool) -> Result<()> {
+    /// Notes that something was launched: peers wait for a combine or a release of the slot.
+    pub(crate) fn reached(&mut self) {
         self.reached = true;
-        let event = event_after(stream)?;
-        self.launched = Some(Arc::clone(&event));
+    }
+
+    /// The event after the last launch.
+    pub(crate) fn used(&mut self, event: LaunchEvent, is_captured: bool) {
         if !is_captured {
-            lock(&self.pool.uses)[self.index].eager = Some(event);
+            lock(&self.pool.uses)[self.index].eager = Some(event.clone());
         }
-        Ok(())
+        self.launched = Some(event);
     }
 
     /// Frees the slot for the next dispatch, after the work already on its stream.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use anabranch::ccl::{CclConfig, Communicator};
+use anabranch::hip::Stream;
 use anabranch::shmem::LaunchOrder;
 use anabranch::{JoinedRank, RuntimeKind, World};
 
@@ -24,6 +25,8 @@ pub(crate) struct Joined {
     /// Of the communicator's calls, as NCCL keeps it: over streams, captures, and launches of graphs.
     pub(crate) order: LaunchOrder,
     pub(crate) scratch: Scratch,
+    /// For copies beside calls, in the turn of the order.
+    pub(crate) side: Stream,
     /// Given back after the communicator.
     _blocks: Option<Blocks>,
     /// While the rest is dropped.
@@ -71,9 +74,10 @@ impl Joined {
         let communicator = Communicator::new(&world, world.group(), config)?;
         let communicator = Mutex::new(communicator);
         let (order, scratch) = (LaunchOrder::new(&world)?, Scratch::default());
+        let side = world.device().create_stream()?;
         let kind = process.kind();
         let alone = Mutex::default();
-        Ok(Self { kind, world, communicator, alone, order, scratch, _blocks: blocks, relaxed: None })
+        Ok(Self { kind, world, communicator, alone, order, scratch, side, _blocks: blocks, relaxed: None })
     }
 
     /// The communicator of this rank alone. The first call makes it.

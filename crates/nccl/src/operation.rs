@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 use anabranch::GroupRank;
 use anabranch::ccl::{Call, Communicator, DataType, PointToPoint, Prepared, ReduceOp, Tensor};
 use anabranch::hip::{DeviceAddress, Event, Stream};
+use anabranch::shmem::LaunchEvent;
 
 use crate::comm::{Comm, lock};
 use crate::error::Failure;
 use crate::gpu::RelaxedCapture;
 use crate::joined::Joined;
 use crate::process::Process;
-use crate::scratch::{Copy, aligned, overlap};
+use crate::scratch::{Copy, LEAST_BESIDE, aligned, overlap};
 use crate::window::Window;
 
 /// What an operation does.
@@ -53,7 +54,10 @@ struct ReadyCall {
     joined: Arc<Joined>,
     prepared: Prepared,
     stream: Stream,
+    /// Before the call.
     copies: Vec<Copy>,
+    /// Beside the call, which does not write the source, nor uses the target.
+    beside: Option<Copy>,
     /// Other streams of the messages of a batch.
     others: Vec<Stream>,
 }
@@ -163,7 +167,7 @@ impl Operation {
         let source = scaling.as_ref().map_or(self.send, |scaling| scaling.target);
         let send = |count| self.tensor(&windows, source, count);
         let receive = |count| self.tensor(&windows, self.receive, count);
-        let mut copies = Vec::new();
+        let (mut copies, mut beside) = (Vec::new(), None);
         let call = match self.kind {
             Kind::AllReduce => Call::AllReduce { output: receive(count), input: send(count), op },
             Kind::ReduceScatter => Call::ReduceScatter { output: receive(count), input: send(all), op },
@@ -186,9 +190,14 @@ impl Operation {
             }
             Kind::Broadcast if is_root && self.send != self.receive => {
                 let bytes = count * u64::from(self.data_type.bytes());
-                copies.push(Copy { target: self.receive, source: self.send, bytes });
+                let copy = Copy { target: self.receive, source: self.send, bytes };
                 // The others receive into a window then, and peers read from it here.
                 let window = self.windowed(&windows, self.receive, count);
+                if window.is_none() && bytes >= LEAST_BESIDE {
+                    beside = Some(copy);
+                } else {
+                    copies.push(copy);
+                }
                 Call::Broadcast { tensor: window.unwrap_or_else(|| self.local(self.send, count)), root }
             }
             Kind::Broadcast => Call::Broadcast { tensor: receive(count), root },
@@ -204,7 +213,15 @@ impl Operation {
         };
         let stream = borrow(joined, self.stream);
         let prepared = lock(&joined.communicator).prepare(&call)?;
-        Ok(ReadyCall { joined: Arc::clone(joined), prepared, stream, copies, scaling, others: Vec::new() })
+        Ok(ReadyCall {
+            joined: Arc::clone(joined),
+            prepared,
+            stream,
+            copies,
+            beside,
+            scaling,
+            others: Vec::new(),
+        })
     }
 }
 
@@ -252,12 +269,26 @@ fn prepare_messages(joined: &Arc<Joined>, messages: &[&Operation]) -> Result<Rea
         prepared,
         stream,
         copies,
+        beside: None,
         scaling: None,
         others: streams.collect(),
     })
 }
 
 impl ReadyCall {
+    /// Begins the copy beside the call, if there is one, after what is on the stream; the event after it. In a capture the copy is on the
+    /// stream itself: the other stream would be in the capture until its end, and no other call could use it.
+    fn copy_beside(&self, is_captured: bool) -> Result<Option<LaunchEvent>, Failure> {
+        let Some(copy) = &self.beside else { return Ok(None) };
+        if is_captured {
+            return copy.queue(&self.stream).map(|()| None);
+        }
+        let (world, side) = (&self.joined.world, &self.joined.side);
+        side.wait_event(world.event_after(&self.stream)?.event())?;
+        copy.queue(side)?;
+        Ok(Some(world.event_after(side)?))
+    }
+
     fn launch(&self) -> Result<(), Failure> {
         let device = self.joined.world.device();
         for other in &self.others {
@@ -268,19 +299,33 @@ impl ReadyCall {
         // Not in the turn of the order, whose lock other threads wait for: after a fault this asks peers.
         self.joined.world.check()?;
         let mut turn = self.joined.order.begin(&self.stream)?;
-        let queue = || -> Result<(), Failure> {
+        let copied = self.copy_beside(turn.is_captured());
+        let queue = || -> Result<LaunchEvent, Failure> {
             self.copies.iter().try_for_each(|copy| copy.queue(&self.stream))?;
             if let Some(Scaling { communicator, prepared, .. }) = &self.scaling {
                 drop(lock(communicator).launch(prepared, &self.stream)?);
             }
-            drop(lock(&self.joined.communicator).launch(&self.prepared, &self.stream)?);
-            Ok(())
+            Ok(lock(&self.joined.communicator).launch(&self.prepared, &self.stream)?.event().clone())
         };
-        let queued = queue();
-        // A call that failed halfway has left something on the stream.
-        let noted = turn.launched(&self.stream);
-        queued?;
-        noted?;
+        let queued = copied.and_then(|copied| {
+            let launched = queue();
+            match copied {
+                // The next call comes after the copy, too.
+                Some(copied) => {
+                    self.stream.wait_event(copied.event())?;
+                    launched.and(Ok(self.joined.world.event_after(&self.stream)?))
+                }
+                None => launched,
+            }
+        });
+        match queued {
+            Ok(event) => turn.launched_with(&self.stream, event)?,
+            Err(failure) => {
+                // It may have left something on the stream. The failure says more than one to note that.
+                drop(turn.launched(&self.stream));
+                return Err(failure);
+            }
+        }
         if !self.others.is_empty() {
             let event: Event = device.create_event()?;
             self.stream.record(&event)?;

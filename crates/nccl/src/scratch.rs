@@ -1,4 +1,4 @@
-//! Copies of inputs that overlap outputs, and scaled inputs. NCCL takes `ncclAlltoAll` and sends whose buffer is received into, too; this
+//! Copies: of a broadcast's input to the output of the root, of inputs that overlap outputs; and scaled inputs. NCCL takes `ncclAlltoAll` and sends whose buffer is received into, too; this
 //! library's collectives would read what a peer has already overwritten. So the input is copied first, and the result is that of separate buffers.
 
 use std::sync::Mutex;
@@ -14,7 +14,10 @@ use crate::error::Failure;
 #[derive(Debug, Default)]
 pub(crate) struct Scratch(Mutex<Vec<DeviceBuffer>>);
 
-/// A copy on the stream of a call, before it.
+/// The fewest bytes for which a copy beside a call saves more time than the events of its stream cost.
+pub(crate) const LEAST_BESIDE: u64 = 1 << 20;
+
+/// A copy for a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
     pub(crate) target: u64,

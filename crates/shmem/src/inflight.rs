@@ -1,7 +1,8 @@
 //! Work in flight: what has to be over before its memory is used again, unmapped or freed.
 //!
-//! Each call that puts work on a stream records an event after it. Captured work has none: an event of a capture has no
-//! meaning outside of it, and the caller who launches the graph keeps the order of its replays.
+//! Each call that puts work on a stream records one event after it, which all its users share: each record costs the host and the device
+//! time. Captured work is not tracked: an event of a capture has no meaning outside of it, and the caller who launches the graph keeps the
+//! order of its replays.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -10,10 +11,59 @@ use anabranch_hip::{Event, Stream};
 
 use crate::error::{Error, Result};
 
-/// The work of one user (a team, an allocation, the launches of crates above): an event for each stream.
+/// Events that are used again: creating one costs more than a launch.
 #[derive(Debug, Default)]
+pub(crate) struct EventPool(Mutex<Vec<Event>>);
+
+impl EventPool {
+    /// An event after the work on the stream so far.
+    pub(crate) fn record(
+        self: &Arc<Self>,
+        stream: &Stream,
+    ) -> std::result::Result<LaunchEvent, anabranch_hip::Error> {
+        let free = lock(&self.0).pop();
+        let event = free.map_or_else(|| stream.device().create_event(), Ok)?;
+        let recorded = LaunchEvent(Arc::new(Pooled { pool: Arc::clone(self), event: Some(event) }));
+        stream.record(recorded.event())?;
+        Ok(recorded)
+    }
+}
+
+#[derive(Debug)]
+struct Pooled {
+    pool: Arc<EventPool>,
+    /// There until the drop.
+    event: Option<Event>,
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        // Streams that wait for it wait for what it recorded before.
+        lock(&self.pool.0).extend(self.event.take());
+    }
+}
+
+/// An event after a launch. All that wait for the launch share it; it is recorded again only when all have dropped it.
+#[derive(Clone, Debug)]
+pub struct LaunchEvent(Arc<Pooled>);
+
+impl LaunchEvent {
+    /// The event, for waits and queries.
+    pub fn event(&self) -> &Event {
+        self.0.event.as_ref().expect("the event is taken only by the drop of the last owner")
+    }
+
+    /// Whether both are the event of one launch.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// The work of one user (a team, an allocation, the launches of crates above): an event for each stream.
+#[derive(Debug)]
 pub(crate) struct InFlight {
-    last: Mutex<Vec<(usize, Event)>>,
+    pool: Arc<EventPool>,
+    last: Mutex<Vec<(usize, LaunchEvent)>>,
     /// What it is for was dropped: nothing may be launched any more.
     closed: AtomicBool,
     /// The error, where work was put on a stream and no event could be recorded after it: its end can never be shown.
@@ -21,57 +71,34 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Launches in the order of this user's earlier work, on whatever streams that is.
-    pub(crate) fn ordered(&self, stream: &Stream, launch: impl FnOnce() -> Result<()>) -> Result<()> {
-        if stream.is_capturing()? {
-            return launch();
-        }
-        // Held across the launch, so that two threads do not launch between each other's wait and record.
-        let mut last = lock(&self.last);
-        // Its own stream's too: the handle may be that of an earlier stream, whose work still runs.
-        for (_, event) in last.iter() {
-            stream.wait_event(event)?;
-        }
-        let launched = launch();
-        // A launch that failed halfway has left something there.
-        let recorded = self.record(&mut last, stream);
-        launched?;
-        recorded?;
-        // It comes after all others.
-        last.retain(|(raw, _)| *raw == id(stream));
-        Ok(())
+    fn new(pool: &Arc<EventPool>) -> Self {
+        let (last, closed, lost) = (Mutex::default(), AtomicBool::new(false), OnceLock::new());
+        Self { pool: Arc::clone(pool), last, closed, lost }
     }
 
-    /// Notes that work was put on the stream.
-    pub(crate) fn note(&self, stream: &Stream) -> Result<()> {
+    /// Notes that work was put on the stream. Captured work is not in flight: its event is for the rest of the capture.
+    pub(crate) fn note(&self, stream: &Stream) -> Result<LaunchEvent> {
         match stream.is_capturing() {
-            Ok(true) => Ok(()),
-            Ok(false) => self.record(&mut lock(&self.last), stream),
+            Ok(true) => return Ok(self.pool.record(stream)?),
+            Ok(false) => {}
             // The work is there all the same.
-            Err(error) => Err(self.lose(error)),
+            Err(error) => return Err(self.lose(error)),
         }
+        let mut last = lock(&self.last);
+        let waited = earlier(&last, stream).try_for_each(|event| stream.wait_event(event.event()));
+        let event = waited.and_then(|()| self.pool.record(stream)).map_err(|error| self.lose(error))?;
+        replace(&mut last, stream, &event);
+        Ok(event)
     }
 
     /// From now on it is known that not all of its work can be tracked.
     pub(crate) fn lose(&self, error: anabranch_hip::Error) -> Error {
-        let error = self.lost.get_or_init(|| Arc::new(error));
-        Error::Untracked { source: Arc::clone(error) }
+        self.lose_shared(&Arc::new(error))
     }
 
-    fn record(&self, last: &mut Vec<(usize, Event)>, stream: &Stream) -> Result<()> {
-        let recorded = (|| -> Result<(), anabranch_hip::Error> {
-            if let Some((_, event)) = last.iter().find(|(raw, _)| *raw == id(stream)) {
-                // The handle may be that of an earlier stream, which is gone: then its work still counts.
-                stream.wait_event(event)?;
-                return stream.record(event);
-            }
-            last.retain(|(_, event)| !event.is_over());
-            let event = stream.device().create_event()?;
-            stream.record(&event)?;
-            last.push((id(stream), event));
-            Ok(())
-        })();
-        recorded.map_err(|error| self.lose(error))
+    fn lose_shared(&self, error: &Arc<anabranch_hip::Error>) -> Error {
+        let error = self.lost.get_or_init(|| Arc::clone(error));
+        Error::Untracked { source: Arc::clone(error) }
     }
 
     /// From now on nothing can be launched with it.
@@ -86,12 +113,31 @@ impl InFlight {
 
     /// Whether all of it that can be seen is over.
     fn known_is_over(&self) -> bool {
-        lock(&self.last).iter().all(|(_, event)| event.is_over())
+        lock(&self.last).iter().all(|(_, event)| event.event().is_over())
     }
 }
 
 fn id(stream: &Stream) -> usize {
     stream.raw() as usize
+}
+
+/// What a new event of the stream replaces. The handle may be that of an earlier stream, which is gone and whose work still runs: so the
+/// stream waits for it before.
+fn earlier<'a>(
+    last: &'a [(usize, LaunchEvent)],
+    stream: &Stream,
+) -> impl Iterator<Item = &'a LaunchEvent> + use<'a> {
+    let own = id(stream);
+    last.iter().filter(move |(raw, _)| *raw == own).map(|(_, event)| event)
+}
+
+fn replace(last: &mut Vec<(usize, LaunchEvent)>, stream: &Stream, event: &LaunchEvent) {
+    if let Some((_, before)) = last.iter_mut().find(|(raw, _)| *raw == id(stream)) {
+        *before = event.clone();
+        return;
+    }
+    last.retain(|(_, event)| !event.event().is_over());
+    last.push((id(stream), event.clone()));
 }
 
 /// An allocation, for launches that use it: they keep it until they are over. Holding this keeps nothing.
@@ -106,43 +152,69 @@ impl MemoryUse {
     }
 }
 
-/// Launches in the order of `user`'s earlier work, with an event after it for everything in `uses`.
+/// Launches in the order of `user`'s earlier work, on whatever streams that is. One event after it stands for it in `user` and in everything
+/// in `uses`.
 pub(crate) fn launch_tracked(
     user: &InFlight,
     stream: &Stream,
     uses: &[MemoryUse],
     launch: impl FnOnce() -> Result<()>,
-) -> Result<()> {
+) -> Result<LaunchEvent> {
     let mut used: Vec<&Arc<InFlight>> = uses.iter().map(|one| &one.in_flight).collect();
     // One order for all threads, and each once.
     used.sort_by_key(|one| Arc::as_ptr(one));
     used.dedup_by_key(|one| Arc::as_ptr(one));
-    let capturing = stream.is_capturing()?;
+    let is_captured = stream.is_capturing()?;
     // Held across the launch: dropping an allocation checks whether its work is over, and so waits for what is noted here.
     let mut held: Vec<_> = used.iter().map(|one| (*one, lock(&one.last))).collect();
     if held.iter().any(|(one, _)| one.closed.load(Ordering::Acquire)) {
         let problem = "an allocation that this launch uses was dropped or freed before it".to_owned();
         return Err(Error::InvalidState { call: "launch", problem });
     }
-    let launched = user.ordered(stream, launch);
-    if capturing {
-        return launched;
+    if is_captured {
+        launch()?;
+        return Ok(user.pool.record(stream)?);
     }
-    // All of them, whatever failed: what was launched may use them all.
-    let recorded: Vec<_> = held.iter_mut().map(|(one, last)| one.record(last, stream)).collect();
+    // Two threads do not launch between each other's wait and record.
+    let mut own = lock(&user.last);
+    // Mostly all are one event: that of the user's launch before.
+    let mut before: Vec<&LaunchEvent> = own.iter().map(|(_, event)| event).collect();
+    for event in held.iter().flat_map(|(_, last)| earlier(last, stream)) {
+        if !before.iter().any(|one| one.is_same(event)) {
+            before.push(event);
+        }
+    }
+    before.into_iter().try_for_each(|event| stream.wait_event(event.event()))?;
+    let launched = launch();
+    // A launch that failed halfway has left something there, which may use them all.
+    let recorded = user.pool.record(stream).map_err(Arc::new);
+    if let Ok(event) = &recorded {
+        // It comes after all others of the user.
+        own.clear();
+        own.push((id(stream), event.clone()));
+        held.iter_mut().for_each(|(_, last)| replace(last, stream, event));
+    } else if let Err(error) = &recorded {
+        held.iter().for_each(|(one, _)| drop(one.lose_shared(error)));
+    }
+    let recorded = recorded.map_err(|error| user.lose_shared(&error));
     launched?;
-    recorded.into_iter().collect()
+    recorded
 }
 
 /// All users of a world.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightUsers {
+    pool: Arc<EventPool>,
     users: Mutex<Vec<Weak<InFlight>>>,
 }
 
 impl InFlightUsers {
+    pub(crate) fn pool(&self) -> &Arc<EventPool> {
+        &self.pool
+    }
+
     pub(crate) fn user(&self) -> Arc<InFlight> {
-        let user = Arc::new(InFlight::default());
+        let user = Arc::new(InFlight::new(&self.pool));
         let mut users = lock(&self.users);
         users.retain(|known| known.strong_count() > 0);
         users.push(Arc::downgrade(&user));

@@ -42,7 +42,7 @@ pub use config::{HeapMode, WorldConfig};
 pub use error::{Error, ExpiredWait, Fault, Result};
 pub use fault::{ExplainFault, LaunchNote, NoteText, OperationCode, OperationName};
 pub use heap::{DEFAULT_ALIGNMENT, FlatHeap, MAX_ALIGNMENT};
-pub use inflight::MemoryUse;
+pub use inflight::{LaunchEvent, MemoryUse};
 pub use memory::{HeapLocation, HeapUsage, LocalRegistration, Registration, SymmetricMemory};
 pub use order::{LaunchOrder, LaunchTurn};
 pub use route::{

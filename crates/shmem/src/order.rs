@@ -1,10 +1,11 @@
 //! Launches that run one after the other, whatever streams, captures and graphs they are in.
 //!
 //! Kernels that wait for peers hold their part of the device until the peers come. Those of one order share a part
-//! ([`ResidencyShare`]), so no two of them may run at once. One event stands for the last launch that the device may still have to run. Why
-//! no launch runs beside another of its order:
+//! ([`ResidencyShare`]), so no two of them may run at once. Why no launch runs beside another of its order:
 //!
-//! * Call after call: a call waits for the event, launches, and records the event, all in its turn.
+//! * Call after call: a call waits for the event of the call before, launches, and gets an event of its own, all in its turn. From the first
+//!   capture on one event, "the event" of what follows, stands for the last launch that the device may still have to run, and each call waits
+//!   for it and records it. The first capture records it after the calls before.
 //! * Calls and captures: a captured call launches nothing. Its waits and records are nodes of its graph.
 //! * Within a capture: a node that waits for the event comes before the first call, and each later call comes after the one before it in the
 //!   same capture. Captures that are open at once have different numbers.
@@ -21,10 +22,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use anabranch_hip::{Event, Stream};
+use anabranch_hip::Stream;
 
 use crate::error::Result;
-use crate::inflight::lock;
+use crate::inflight::{EventPool, LaunchEvent, lock};
 use crate::world::{ResidencyShare, World};
 
 /// An order of launches on one rank, for all plans or calls that are given it.
@@ -47,8 +48,20 @@ pub struct LaunchOrder(Arc<Ordered>);
 #[derive(Debug)]
 struct Ordered {
     share: Arc<ResidencyShare>,
-    last: Event,
-    captured: Mutex<Vec<Captured>>,
+    events: Arc<EventPool>,
+    /// After the last launch, once there are captures.
+    of_graphs: LaunchEvent,
+    /// Where the first capture records it.
+    carrier: Stream,
+    launches: Mutex<Launches>,
+}
+
+#[derive(Debug, Default)]
+struct Launches {
+    /// After the last call outside of captures.
+    call: Option<LaunchEvent>,
+    has_captures: bool,
+    captured: Vec<Captured>,
 }
 
 /// The last call in a capture. Runtimes do not report that a capture is over; a stream that was in it and is no longer shows that.
@@ -56,14 +69,14 @@ struct Ordered {
 struct Captured {
     capture: u64,
     stream: usize,
-    event: Event,
+    event: LaunchEvent,
 }
 
 /// The turn of a call. Other threads' calls wait for its end.
 #[derive(Debug)]
 pub struct LaunchTurn<'a> {
-    last: &'a Event,
-    captured: MutexGuard<'a, Vec<Captured>>,
+    order: &'a Ordered,
+    launches: MutexGuard<'a, Launches>,
     capture: Option<u64>,
 }
 
@@ -73,8 +86,11 @@ impl LaunchOrder {
     /// # Errors
     /// The runtime's.
     pub fn new(world: &World) -> Result<Self> {
-        let (share, last) = (world.residency_share(), world.device().create_event()?);
-        Ok(Self(Arc::new(Ordered { share, last, captured: Mutex::default() })))
+        let carrier = world.device().create_stream()?;
+        let events = Arc::clone(world.inner.in_flight.pool());
+        let of_graphs = events.record(&carrier)?;
+        let (share, launches) = (world.residency_share(), Mutex::default());
+        Ok(Self(Arc::new(Ordered { share, events, of_graphs, carrier, launches })))
     }
 
     /// The part of the device for the grids of the order.
@@ -82,9 +98,11 @@ impl LaunchOrder {
         &self.0.share
     }
 
-    /// An event after the last call outside of captures, or the last launch of a graph.
-    pub fn last(&self) -> &Event {
-        &self.0.last
+    /// An event after the last call outside of captures, and once there are captures after the last launch of a graph, too.
+    pub fn last(&self) -> LaunchEvent {
+        let launches = lock(&self.0.launches);
+        let call = launches.call.as_ref().filter(|_| !launches.has_captures);
+        call.unwrap_or(&self.0.of_graphs).clone()
     }
 
     /// Orders what the stream gets next after all earlier launches.
@@ -92,21 +110,30 @@ impl LaunchOrder {
     /// # Errors
     /// The runtime's; in a capture [`anabranch_hip::Error::Missing`] for one that does not number captures.
     pub fn begin(&self, stream: &Stream) -> Result<LaunchTurn<'_>> {
-        let Ordered { last, captured, .. } = &*self.0;
-        let mut captured = lock(captured);
+        let order = &*self.0;
+        let mut launches = lock(&order.launches);
         let capture = stream.capture_number()?;
-        captured.retain(|one| one.stream != stream.raw() as usize || Some(one.capture) == capture);
-        match (capture, captured.iter().find(|one| Some(one.capture) == capture)) {
-            (None, _) => stream.wait_event(last)?,
-            (Some(_), Some(before)) => stream.wait_event(&before.event)?,
+        launches.captured.retain(|one| one.stream != stream.raw() as usize || Some(one.capture) == capture);
+        let of_graphs = order.of_graphs.event();
+        match (capture, launches.captured.iter().find(|one| Some(one.capture) == capture)) {
+            (None, _) if launches.has_captures => stream.wait_event(of_graphs)?,
+            (None, _) => {
+                launches.call.iter().try_for_each(|call| stream.wait_event(call.event()))?;
+            }
+            (Some(_), Some(before)) => stream.wait_event(before.event.event())?,
             (Some(_), None) if stream.device().has_events_in_replays() => {
-                stream.wait_event_in_replays(last)?;
+                if !launches.has_captures {
+                    launches.call.iter().try_for_each(|call| order.carrier.wait_event(call.event()))?;
+                    order.carrier.record(of_graphs)?;
+                    launches.has_captures = true;
+                }
+                stream.wait_event_in_replays(of_graphs)?;
             }
             (Some(_), None) => tracing::warn!(
                 "graphs of this runtime are not ordered with other launches; launch the graph, and make the calls of its plans or its communicator, on one stream"
             ),
         }
-        Ok(LaunchTurn { last, captured, capture })
+        Ok(LaunchTurn { order, launches, capture })
     }
 }
 
@@ -121,20 +148,28 @@ impl LaunchTurn<'_> {
     /// # Errors
     /// The runtime's.
     pub fn launched(&mut self, stream: &Stream) -> Result<()> {
-        let Some(capture) = self.capture else { return Ok(stream.record(self.last)?) };
+        let event = self.order.events.record(stream)?;
+        self.launched_with(stream, event)
+    }
+
+    /// [`Self::launched`] with an event after the launch.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub fn launched_with(&mut self, stream: &Stream, event: LaunchEvent) -> Result<()> {
+        let of_graphs = self.order.of_graphs.event();
+        let Some(capture) = self.capture else {
+            self.launches.call = Some(event);
+            return if self.launches.has_captures { Ok(stream.record(of_graphs)?) } else { Ok(()) };
+        };
         if stream.device().has_events_in_replays() {
-            stream.record_in_replays(self.last)?;
+            stream.record_in_replays(of_graphs)?;
         }
+        let captured = &mut self.launches.captured;
+        let one = Captured { capture, stream: stream.raw() as usize, event };
         // Work may end on a stream on which no turn begins.
-        self.captured.retain(|one| one.stream != stream.raw() as usize || one.capture == capture);
-        if let Some(one) = self.captured.iter_mut().find(|one| one.capture == capture) {
-            stream.record(&one.event)?;
-            one.stream = stream.raw() as usize;
-        } else {
-            let event = stream.device().create_event()?;
-            stream.record(&event)?;
-            self.captured.push(Captured { capture, stream: stream.raw() as usize, event });
-        }
+        captured.retain(|before| before.stream != one.stream && before.capture != capture);
+        captured.push(one);
         Ok(())
     }
 }

@@ -30,7 +30,7 @@ use crate::run::nodes;
 use crate::run::nodes::Internode;
 use crate::run::prepared::Prepared;
 use crate::run::sizes::{Layouts, speeds, threads, wanted_channels};
-use crate::run::work::{EventPool, Work};
+use crate::run::work::Work;
 use crate::types::{Collective, DataType, Error, Result, Shape};
 
 /// Operation code of collectives in fault records.
@@ -107,7 +107,6 @@ pub struct Communicator {
     /// Measured algorithms of this kind of device.
     table: Option<Arc<Table>>,
     units: Units,
-    events: Arc<EventPool>,
     /// Name in reports.
     name: Arc<str>,
     launches: u64,
@@ -191,7 +190,7 @@ impl Communicator {
         let stream_barrier =
             if by_stream(&team, config.barriers) { Some(team.stream_barrier()?) } else { None };
         let name = world.name_in_group("communicator", group).into();
-        let (world, events) = (world.clone(), Arc::default());
+        let world = world.clone();
         Ok(Self {
             world,
             team,
@@ -203,7 +202,6 @@ impl Communicator {
             limits,
             table,
             units,
-            events,
             name,
             launches: 0,
             message_launches: 0,
@@ -373,7 +371,6 @@ impl Communicator {
             sequence: Some(sequence),
             ..HostCall::on(name, Arc::clone(&self.name), Some(bytes))
         });
-        let event = self.events.take(self.world.device())?;
         if let Some(table) = &prepared.table
             && stream.is_capturing()?
         {
@@ -399,11 +396,10 @@ impl Communicator {
             }
             Ok(())
         });
-        launched.map_err(|error| match &checker {
+        let event = launched.map_err(|error| match &checker {
             Some(checker) => checker.explain(error),
             None => error.into(),
         })?;
-        Work::record(&event, stream)?;
         *(if is_message { &mut self.message_launches } else { &mut self.launches }) = sequence;
         tracing::trace!(sequence, description = %prepared.description, "launched");
         let (kind, operations): (_, &[OperationCode]) =

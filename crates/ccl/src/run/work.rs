@@ -1,42 +1,13 @@
 //! Launched calls.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_hip::{Device, Event, HostCall, Stream};
-use anabranch_shmem::World;
+use anabranch_hip::{HostCall, Stream};
+use anabranch_shmem::{LaunchEvent, World};
 
 use crate::run::checker::Checker;
 use crate::types::{Error, Result};
-
-/// Reusable events. Creating an event costs more than a launch.
-#[derive(Debug, Default)]
-pub(crate) struct EventPool {
-    free: Mutex<Vec<Event>>,
-}
-
-impl EventPool {
-    pub(crate) fn take(self: &Arc<Self>, device: &Device) -> Result<PooledEvent> {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let event = free.map_or_else(|| device.create_event(), Ok)?;
-        Ok(PooledEvent { pool: Arc::clone(self), event: Some(event) })
-    }
-}
-
-/// An event that returns to the pool on drop. Streams that wait for it wait for what it recorded before.
-#[derive(Debug)]
-pub(crate) struct PooledEvent {
-    pool: Arc<EventPool>,
-    event: Option<Event>,
-}
-
-impl Drop for PooledEvent {
-    fn drop(&mut self) {
-        if let Some(event) = self.event.take() {
-            self.pool.free.lock().unwrap_or_else(PoisonError::into_inner).push(event);
-        }
-    }
-}
 
 /// A launched call. Later work on its stream follows it. [`Self::wait_on`] makes another stream wait for it, [`Self::join`] the host.
 /// Dropping it does not cancel the call.
@@ -44,7 +15,7 @@ impl Drop for PooledEvent {
 #[must_use = "the work is in flight: make a stream wait for it, join it, or `drop` it if the order of its stream is enough"]
 pub struct Work {
     world: World,
-    event: PooledEvent,
+    event: LaunchEvent,
     sequence: u64,
     /// Its number in the launch notes of the world.
     noted: u64,
@@ -55,7 +26,7 @@ pub struct Work {
 impl Work {
     pub(crate) fn new(
         world: &World,
-        event: PooledEvent,
+        event: LaunchEvent,
         (sequence, noted): (u64, u64),
         description: &Arc<str>,
         checker: Option<Arc<Checker>>,
@@ -70,8 +41,9 @@ impl Work {
         }
     }
 
-    pub(crate) fn record(event: &PooledEvent, stream: &Stream) -> Result<()> {
-        event.event.as_ref().map_or(Ok(()), |event| Ok(stream.record(event)?))
+    /// The event after it, for orders of launches ([`anabranch_shmem::LaunchTurn::launched_with`]).
+    pub fn event(&self) -> &LaunchEvent {
+        &self.event
     }
 
     /// Makes all later work on `stream` wait for this work. Does not block the host.
@@ -79,7 +51,7 @@ impl Work {
     /// # Errors
     /// Errors of the device runtime.
     pub fn wait_on(&self, stream: &Stream) -> Result<()> {
-        self.event.event.as_ref().map_or(Ok(()), |event| Ok(stream.wait_event(event)?))
+        Ok(stream.wait_event(self.event.event())?)
     }
 
     /// Blocks the host until the work is complete, at most for `timeout`. Not for captured work.
@@ -92,11 +64,7 @@ impl Work {
             sequence: Some(self.sequence),
             ..HostCall::on("join", Arc::clone(&self.description), None)
         });
-        match &self.event.event {
-            Some(event) => self.world.wait_within(event, timeout),
-            None => self.world.check(),
-        }
-        .map_err(|error| self.explain(error))?;
+        self.world.wait_within(self.event.event(), timeout).map_err(|error| self.explain(error))?;
         self.world.note_done(self.noted);
         Ok(())
     }
@@ -107,8 +75,7 @@ impl Work {
     /// As [`Self::join`], except the timeout; an error of the device.
     pub fn poll(&self) -> Result<bool> {
         self.world.check().map_err(|error| self.explain(error))?;
-        let Some(event) = &self.event.event else { return Ok(true) };
-        let is_done = event.is_done()?;
+        let is_done = self.event.event().is_done()?;
         if is_done {
             self.world.note_done(self.noted);
         }
@@ -119,7 +86,7 @@ impl Work {
     /// the runtime refuses to ask for because of a capture, is not known to be over. Does not block. On a thread that captures, or beside a
     /// capture of another thread, asking may end the capture with an error.
     pub fn is_over(&self) -> bool {
-        self.event.event.as_ref().is_none_or(Event::is_over)
+        self.event.event().is_over()
     }
 
     /// Number of this launch on its communicator, from 1. Collectives are numbered equally on all members. Sends and receives have numbers

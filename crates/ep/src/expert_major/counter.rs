@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use anabranch_hip::{Device, DeviceBuffer, Event, LaunchShape, Stream};
+use anabranch_hip::{Device, DeviceBuffer, LaunchShape, Stream};
 use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedKernel, bytemuck};
 use anabranch_ranks::GroupRank;
-use anabranch_shmem::World;
+use anabranch_shmem::{LaunchEvent, World};
 
 use super::plan::{ExpertMajorGeometry, check_local, geometry, run_count_bytes};
 use crate::args::{ExpertCountArgs, ExpertSumArgs, ReceivedView};
@@ -93,7 +93,7 @@ impl LocalExpertCounter {
         output.check("the local expert counts", experts as usize * 4, 4, || {
             format!("[{experts} local experts] u32")
         })?;
-        self.last.launch(stream, || {
+        self.last.launch(&self.world, stream, || {
             let _launching = self.world.launching(stream)?;
             self.count(stream, dispatched)?;
             if experts == 0 {
@@ -204,24 +204,27 @@ impl Drop for LocalExpertCounter {
 
 /// After the last launch that was not captured.
 #[derive(Debug, Default)]
-pub(super) struct LastUse(Mutex<Option<Arc<Event>>>);
+pub(super) struct LastUse(Mutex<Option<LaunchEvent>>);
 
 impl LastUse {
     /// Launches after the last launch, also from another thread on another stream. The caller orders replays of captured launches.
     /// `work` takes the world's launch guard, never the caller before: all launches of a layout then take both locks in one order.
-    pub(super) fn launch<T>(&self, stream: &Stream, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(super) fn launch<T>(
+        &self,
+        world: &World,
+        stream: &Stream,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         if stream.is_capturing()? {
             return work();
         }
-        let event = Arc::new(stream.device().create_event()?);
         let mut last = lock(&self.0);
         if let Some(event) = &*last {
-            stream.wait_event(event)?;
+            stream.wait_event(event.event())?;
         }
         let launched = work();
         // Records also after an error: a first kernel may have been launched.
-        stream.record(&event)?;
-        *last = Some(event);
+        *last = Some(world.event_after(stream)?);
         launched
     }
 

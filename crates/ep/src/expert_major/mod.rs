@@ -107,7 +107,7 @@ impl ExpertMajor {
         let shape = self.shape(self.plan.expand_local_bytes() as u32);
         // If the launch fails, the contents of the buffers are unknown.
         self.holds = None;
-        self.counter.last().launch(stream, || {
+        self.counter.last().launch(self.counter.world(), stream, || {
             let _launching = self.counter.world().launching(stream)?;
             // SAFETY: the windows belong to the slot that the handle holds; the buffers hold what
             // the plan sizes and belong to `self`, whose drop waits for the last launch.
@@ -238,7 +238,7 @@ impl ExpertMajor {
             row_bytes: self.plan.dispatch_plan().combine_row_bytes(),
             reserved: 0,
         };
-        self.counter.last().launch(stream, || {
+        self.counter.last().launch(self.counter.world(), stream, || {
             let _launching = self.counter.world().launching(stream)?;
             // SAFETY: the windows belong to the slot that the handle holds, the map to `self`, whose drop waits for its last
             // launch. The sizes of the experts' output and of an `output` outside the windows were checked.

@@ -32,7 +32,7 @@ impl ExpertMajor {
         };
         // The buffers are written from the launch on; what fails before it leaves them to the dispatch that they hold.
         let is_reached = Cell::new(false);
-        let dispatched = self.counter.last().launch(stream, || {
+        let dispatched = self.counter.last().launch(self.counter.world(), stream, || {
             ep.dispatch_to_experts(stream, tokens, kernel, |slot| {
                 is_reached.set(true);
                 self.expand_args(slot)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anabranch_hip::{CallSpan, DeviceAddress, HostCall, Stream};
 use anabranch_hip_jit::{DeviceStruct, KernelSpec, LoadedKernel, LoadedUnit};
 use anabranch_shmem::{
-    LaunchNote, LaunchOrder, LaunchTurn, NoteText, OperationCode, OperationName, Team, World,
+    LaunchGuard, LaunchNote, LaunchOrder, LaunchTurn, NoteText, OperationCode, OperationName, Team, World,
 };
 
 use super::DevicePlacement;
@@ -124,10 +124,10 @@ impl Launcher<'_> {
         args: &A,
         call: Call,
     ) -> Result<()> {
-        let _launching = self.context.world.launching(self.stream)?;
+        let mut launching = self.context.world.launching(self.stream)?;
         self.order_after()?;
         enqueue(self.stream, kernel, geometry, args)?;
-        self.used(call)
+        self.used(call, &mut launching)
     }
 
     /// Makes the stream wait for the slot's last launch.
@@ -135,19 +135,21 @@ impl Launcher<'_> {
         self.slot.order_after(self.stream, self.is_captured)
     }
 
-    /// Notes a launch on the slot, for its order and for reports.
-    pub(super) fn used(&mut self, call: Call) -> Result<()> {
+    /// Notes a launch on the slot, for its order and for reports. `launching` is for the launcher's stream.
+    pub(super) fn used(&mut self, call: Call, launching: &mut LaunchGuard<'_>) -> Result<()> {
         let number = self.context.launches.fetch_add(1, Ordering::Relaxed) + 1;
         let (of, Call(name, operations)) = (Arc::clone(&self.context.name), call);
         let note = LaunchNote { of, kind: "launch", number, what: NoteText::Fixed(name), operations };
         self.context.team.note_launch(self.stream, note);
-        self.used_on(self.stream)
+        self.used_on(self.stream, launching)
     }
 
-    /// Notes a launch of the slot on a stream, for its order.
-    pub(crate) fn used_on(&mut self, stream: &Stream) -> Result<()> {
-        self.slot.used_on(stream, self.is_captured)?;
-        Ok(self.turn.as_mut().map_or(Ok(()), |turn| turn.launched(stream))?)
+    /// Notes a launch of the slot on the stream of `launching`, for its order.
+    pub(crate) fn used_on(&mut self, stream: &Stream, launching: &mut LaunchGuard<'_>) -> Result<()> {
+        self.slot.reached();
+        let event = launching.launched()?;
+        self.slot.used(event.clone(), self.is_captured);
+        Ok(self.turn.as_mut().map_or(Ok(()), |turn| turn.launched_with(stream, event))?)
     }
 }
 

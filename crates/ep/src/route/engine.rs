@@ -102,7 +102,7 @@ impl Engine {
         let (world, team) = (&on.context.world, &on.context.team);
         let joins = lock(&self.joins);
         let joins = if on.is_captured { &joins.captured } else { &joins.running };
-        let _launching = world.launching(joins)?;
+        let mut launching = world.launching(joins)?;
         let (stride, me) = (u64::from(on.context.plan.row_stride()), u64::from(team.rank().get()));
         let mut copies = Vec::with_capacity(self.streamed.len() * pieces.len());
         for peer in &self.streamed {
@@ -125,7 +125,7 @@ impl Engine {
             return Err(error.into());
         }
         let flagged = flag(joins);
-        on.used_on(joins)?;
+        on.used_on(joins, &mut launching)?;
         flagged
     }
 }
@@ -210,12 +210,12 @@ impl Steps for Engine {
         }
         let stream = lock(&self.joins);
         let stream = &stream.running;
-        let _launching = context.world.launching(stream)?;
+        let mut launching = context.world.launching(stream)?;
         let geometry = context.plan.receive_geometry(&context.limits);
         for slot in lost {
             let args = dispatch_args(context, slot, None, 0, &geometry);
             enqueue(stream, &self.drain, &geometry, &args)?;
-            context.pool.used_unheld(slot, stream)?;
+            context.pool.used_unheld(slot, launching.launched()?);
         }
         Ok(())
     }

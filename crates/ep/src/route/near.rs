@@ -2,7 +2,7 @@
 
 use anabranch_hip::{DeviceAddress, Kernel as RawKernel};
 use anabranch_hip_jit::LoadedKernel;
-use anabranch_shmem::World;
+use anabranch_shmem::{LaunchEvent, LaunchGuard, World};
 
 use super::context::{Call, enqueue, load};
 use super::{Context, Launcher, MaskTable, Rest, Split, Steps};
@@ -82,13 +82,13 @@ impl Near {
     }
 
     /// The end of a dispatch: fills the weight window, where there is one, and notes the launch.
-    fn deliver(&self, on: &mut Launcher<'_>) -> Result<()> {
+    fn deliver(&self, on: &mut Launcher<'_>, launching: &mut LaunchGuard<'_>) -> Result<()> {
         let filled = self.fill.as_ref().map_or(Ok(()), |kernel| {
             let args = on.context.arguments().fill(on.slot.get());
             let geometry = on.context.plan.local_geometry(on.context.plan.rows(), &on.context.limits);
             enqueue(on.stream, kernel, &geometry, &args)
         });
-        on.used(Call::DISPATCH_RECV)?;
+        on.used(Call::DISPATCH_RECV, launching)?;
         filled
     }
 
@@ -106,7 +106,7 @@ impl Near {
         whole: bool,
         launch: impl FnOnce(&Launcher<'_>) -> Result<()>,
     ) -> Result<()> {
-        let _launching = on.context.world.launching(on.stream)?;
+        let mut launching = on.context.world.launching(on.stream)?;
         on.order_after()?;
         if let Some(kernel) = &self.count {
             let geometry = on.context.plan.count_geometry(tokens.count as u32, &on.context.limits);
@@ -115,10 +115,10 @@ impl Near {
         let launched = launch(on);
         // Once the counts are sent, peers wait for this operation, even if its second kernel was not launched.
         if launched.is_ok() || self.count.is_some() {
-            on.used(Call::DISPATCH)?;
+            on.used(Call::DISPATCH, &mut launching)?;
         }
         launched?;
-        if whole && self.fill.is_some() { self.deliver(on) } else { Ok(()) }
+        if whole && self.fill.is_some() { self.deliver(on, &mut launching) } else { Ok(()) }
     }
 
     /// A whole dispatch that expands. The caller vouches for the expand's arguments as [`enqueue`] does for the dispatch's.
@@ -159,22 +159,25 @@ impl Near {
         enqueue(on.stream, &self.save, &geometry, &args)
     }
 
-    /// A whole dispatch with a saved routing. `read` records that the stream reads the routing.
+    /// A whole dispatch with a saved routing. `read` gets the event after the kernel that reads the routing. `launching` is for the
+    /// launcher's stream.
     pub(crate) fn replay(
         &self,
         mut on: Launcher<'_>,
         tokens: &Tokens,
         saved: SavedRouting,
-        read: impl FnOnce() -> Result<()>,
+        launching: &mut LaunchGuard<'_>,
+        read: impl FnOnce(LaunchEvent),
     ) -> Result<()> {
         let count = tokens.count as u32;
         let geometry = on.context.plan.dispatch_geometry(count, &on.context.limits)?;
         let mask = self.mask_view(on.slot.get());
         let args = on.context.arguments().replay(on.slot.get(), tokens, &geometry, mask, saved);
         enqueue(on.stream, &self.replay, &geometry, &args)?;
-        let read = read();
-        self.deliver(&mut on)?;
-        read
+        let event = on.context.world.event_after(on.stream);
+        self.deliver(&mut on, launching)?;
+        read(event?);
+        Ok(())
     }
 
     /// Arguments of a kernel of the combine that pulls, without an output for one that only sends.
@@ -207,7 +210,7 @@ impl Steps for Near {
     }
 
     fn recv(&self, on: &mut Launcher<'_>, tokens: u32) -> Result<()> {
-        let _launching = on.context.world.launching(on.stream)?;
+        let mut launching = on.context.world.launching(on.stream)?;
         on.order_after()?;
         let geometry = on.context.plan.receive_geometry(&on.context.limits);
         let args = on.context.arguments().dispatch(
@@ -218,7 +221,7 @@ impl Steps for Near {
             self.mask_view(on.slot.get()),
         );
         enqueue(on.stream, &self.dispatch.recv, &geometry, &args)?;
-        self.deliver(on)
+        self.deliver(on, &mut launching)
     }
 
     fn offer(

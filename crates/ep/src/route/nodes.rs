@@ -154,9 +154,9 @@ impl Steps for Internode {
         let stream = context.world.device().create_stream()?;
         let geometry = context.plan.receive_geometry(&context.limits);
         let args = context.arguments().dispatch_nodes(slot, self.view, None, 0, &geometry);
-        let _launching = context.world.launching(&stream)?;
+        let mut launching = context.world.launching(&stream)?;
         enqueue(&stream, &self.drain, &geometry, &args)?;
-        context.pool.used_unheld(slot, &stream)?;
+        context.pool.used_unheld(slot, launching.launched()?);
         Ok(())
     }
 }

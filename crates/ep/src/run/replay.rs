@@ -62,12 +62,12 @@ impl ExpertParallel {
         self.check_tokens(&tokens)?;
         let mut slot = self.context.pool.take()?;
         let on = self.context.on(stream, &mut slot)?;
-        let _launching = self.context.world.launching(stream)?;
+        let mut launching = self.context.world.launching(stream)?;
         on.order_after()?;
         let is_captured = on.is_captured;
         routing.order_after_save(stream, is_captured)?;
         // The routing's memory outlives this kernel: its drop waits for it.
-        near.replay(on, &tokens, saved, || routing.read_on(stream, is_captured))?;
+        near.replay(on, &tokens, saved, &mut launching, |event| routing.read_until(event, is_captured))?;
         Ok(Dispatched { slot, tokens: count })
     }
 }

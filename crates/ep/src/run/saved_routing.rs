@@ -1,10 +1,11 @@
 //! Saved routings, with which later dispatches send rows to the same places without routing.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use anabranch_hip::{DeviceAddress, DeviceBuffer, Event, Stream};
+use anabranch_hip::{DeviceAddress, DeviceBuffer, Stream};
 use anabranch_hip_jit::bytemuck::{self, Zeroable as _};
+use anabranch_shmem::LaunchEvent;
 
 use super::{Dispatched, ExpertParallel};
 use crate::args::{RoutingHead, SavedRouting};
@@ -13,7 +14,7 @@ use crate::lock::lock;
 use crate::options::DispatchCast;
 use crate::plan::{Route, RoutingLayout};
 use crate::route::Near;
-use crate::slot::{PoolMark, event_after, wait_until_over};
+use crate::slot::{PoolMark, wait_until_over};
 use crate::tensor::DeviceSlice;
 
 /// The routing of a dispatch, in device memory of its own or of the caller ([`Plan::routing_bytes`](crate::Plan::routing_bytes)), so that
@@ -35,9 +36,9 @@ pub struct Routing {
     /// Tokens of the saved dispatch; `None` while it is empty.
     tokens: Option<u32>,
     /// After the last kernel that wrote it and was not captured.
-    saved: Option<Arc<Event>>,
+    saved: Option<LaunchEvent>,
     /// After the kernels that have read it since.
-    read: Mutex<Vec<Arc<Event>>>,
+    read: Mutex<Vec<LaunchEvent>>,
 }
 
 impl Routing {
@@ -62,18 +63,16 @@ impl Routing {
     /// Makes the stream wait for the kernel that wrote it. The caller orders captured work with eager work.
     pub(super) fn order_after_save(&self, stream: &Stream, is_captured: bool) -> Result<()> {
         let saved = self.saved.as_ref().filter(|_| !is_captured);
-        Ok(saved.map_or(Ok(()), |saved| stream.wait_event(saved))?)
+        Ok(saved.map_or(Ok(()), |saved| stream.wait_event(saved.event()))?)
     }
 
-    /// Notes a kernel that reads it.
-    pub(super) fn read_on(&self, stream: &Stream, is_captured: bool) -> Result<()> {
+    /// Notes a kernel that reads it, by the event after it.
+    pub(super) fn read_until(&self, event: LaunchEvent, is_captured: bool) {
         if !is_captured {
-            let event = event_after(stream)?;
             let mut read = lock(&self.read);
-            read.retain(|event| !event.is_over());
+            read.retain(|event| !event.event().is_over());
             read.push(event);
         }
-        Ok(())
     }
 }
 
@@ -209,17 +208,18 @@ impl ExpertParallel {
         }
         let Dispatched { slot, tokens } = dispatched;
         let mut on = self.context.on(stream, slot)?;
-        let _launching = self.context.world.launching(stream)?;
+        let mut launching = self.context.world.launching(stream)?;
         on.order_after()?;
         routing.order_after_save(stream, on.is_captured)?;
         for read in lock(&routing.read).iter().filter(|_| !on.is_captured) {
-            stream.wait_event(read)?;
+            stream.wait_event(read.event())?;
         }
         near.save(&mut on, *tokens, routing.view())?;
-        let used = on.used_on(stream);
+        let is_captured = on.is_captured;
+        let used = on.used_on(stream, &mut launching);
         routing.tokens = Some(*tokens);
-        if !on.is_captured {
-            routing.saved = Some(event_after(stream)?);
+        if !is_captured {
+            routing.saved = Some(self.context.world.event_after(stream)?);
         }
         used
     }

@@ -182,7 +182,7 @@ impl Team {
             self.prepare_copies(self.default_copy_streams())?;
         }
         // SAFETY: the caller's promise is the same.
-        self.launch_in_order(stream, uses, || unsafe { self.enqueue_copies(stream, copies) })?;
+        drop(self.launch_in_order(stream, uses, || unsafe { self.enqueue_copies(stream, copies) })?);
         self.note_operation(
             stream,
             "copies to several members",

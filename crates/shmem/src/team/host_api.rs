@@ -258,7 +258,7 @@ impl Team {
         let _mapped = self.world().stay()?;
         work()?;
         self.note_operation(stream, what, operations);
-        memory.in_flight().note(stream)
+        memory.in_flight().note(stream).map(drop)
     }
 
     /// Whether the peer's route has an operation in the order of a stream, in all of its forms.

@@ -13,7 +13,7 @@ use crate::collective::group_id;
 use crate::error::Result;
 use crate::fault::{LaunchNote, NoteText, OperationCode};
 use crate::heap::DEFAULT_ALIGNMENT;
-use crate::inflight::{InFlight, MemoryUse, launch_tracked};
+use crate::inflight::{InFlight, LaunchEvent, MemoryUse, launch_tracked};
 use crate::memory::SymmetricMemory;
 use crate::route::{EngineCopiesArgs, NicKernels, Table, TeamBarrierArgs, TeamKernels, TeamView};
 use crate::world::{Held, Keep, ResidencyPermit, World};
@@ -274,7 +274,7 @@ impl Team {
             reserved: 0,
         };
         let barrier = self.barrier_kernel();
-        self.flags.in_flight().ordered(stream, || {
+        launch_tracked(self.flags.in_flight(), stream, &[], || {
             // SAFETY: the struct is the kernel's (its layout is asserted by the device compiler). The table and the flags are
             // not used again before the event after this launch has passed: dropping the team parks them. The control
             // words, the heap and the peers' mappings stay until all events have: `leave` and the end of the world wait for
@@ -332,8 +332,8 @@ impl Team {
 impl Team {
     /// Launches a kernel that uses the team's view: in the order of this team's earlier launches and barriers, on whatever
     /// streams those are, and tracked, so that the team's table, what was given to [`Self::hold`], and `uses` stay until it is
-    /// over, also when their owners drop them before. Not collective by itself. In a capture nothing is ordered or tracked:
-    /// the caller who launches the graph keeps the order.
+    /// over, also when their owners drop them before. Returns the event after it. Not collective by itself. In a capture nothing is ordered
+    /// or tracked, and the event is one of the capture: the caller who launches the graph keeps the order.
     ///
     /// # Errors
     /// The errors of [`World::check`]; [`Error::InvalidState`](crate::Error::InvalidState) when an allocation was dropped before; the launch's;
@@ -343,7 +343,7 @@ impl Team {
         stream: &Stream,
         uses: &[MemoryUse],
         launch: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<LaunchEvent> {
         let _mapped = self.world.stay()?;
         launch_tracked(self.flags.in_flight(), stream, uses, launch)
     }

@@ -119,11 +119,11 @@ impl Team {
             })
         });
         match launched {
-            Ok(()) | Err(Error::Fault(_) | Error::Left) => {}
+            Ok(_) | Err(Error::Fault(_) | Error::Left) => {}
             Err(ref error) => {
                 self.world().poison(&format!("what was put by NIC cannot be completed: {error}"));
             }
         }
-        launched
+        launched.map(drop)
     }
 }

@@ -13,7 +13,7 @@ use super::residency::ResidencyPermit;
 use super::{Inner, World};
 use crate::error::{Error, Result};
 use crate::heap::ledger::AllocationId;
-use crate::inflight::{InFlight, lock};
+use crate::inflight::{InFlight, LaunchEvent, lock};
 use crate::route::{Connections, Table};
 
 /// What is freed when work is over.
@@ -88,6 +88,18 @@ pub struct LaunchGuard<'a> {
     _mapped: RwLockReadGuard<'a, Connections>,
     in_flight: &'a InFlight,
     stream: &'a Stream,
+    is_noted: bool,
+}
+
+impl LaunchGuard<'_> {
+    /// Notes what was put on the stream so far, and returns the event after it. The drop then notes nothing: call it after the last launch.
+    ///
+    /// # Errors
+    /// [`Error::Untracked`] when no event could be recorded.
+    pub fn launched(&mut self) -> Result<LaunchEvent> {
+        self.is_noted = true;
+        self.in_flight.note(self.stream)
+    }
 }
 
 impl World {
@@ -96,7 +108,15 @@ impl World {
     /// # Errors
     /// The errors of [`World::check`].
     pub fn launching<'a>(&'a self, stream: &'a Stream) -> Result<LaunchGuard<'a>> {
-        Ok(LaunchGuard { _mapped: self.stay()?, in_flight: &self.inner.launches, stream })
+        Ok(LaunchGuard { _mapped: self.stay()?, in_flight: &self.inner.launches, stream, is_noted: false })
+    }
+
+    /// An event after the work on the stream so far. Also in a capture. Not collective.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub fn event_after(&self, stream: &Stream) -> Result<LaunchEvent> {
+        Ok(self.inner.in_flight.pool().record(stream)?)
     }
 
     /// The check, and the mappings kept open.
@@ -110,6 +130,9 @@ impl World {
 
 impl Drop for LaunchGuard<'_> {
     fn drop(&mut self) {
+        if self.is_noted {
+            return;
+        }
         if let Err(error) = self.in_flight.note(self.stream) {
             tracing::warn!(%error, "no event could be recorded after a launch");
         }
