@@ -160,11 +160,12 @@ impl Communicator {
         self.state.release_before(&stream);
         // No error becomes an exception in here: that takes the interpreter's lock, and others may hold it and wait for this mutex.
         let result = py.detach(|| {
-            let event = self.state.event(&stream).map_err(anabranch::Error::from)?;
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-            let work = call(&arrays, &mut |call| inner.run(call, &stream))?;
+            let work = call(&arrays, &mut |call| inner.run(call, &stream));
+            // Also after an error: the first of two kernels may have been launched.
+            let event = work.as_ref().ok().map(|work| work.event().clone());
             self.state.hold(&stream, event, arrays.into_iter().flat_map(Array::into_objects).collect());
-            Ok::<_, anabranch::Error>(work)
+            work
         });
         logs::flush(py);
         Ok(self.work(result.map_err(raise)?))

@@ -142,7 +142,6 @@ pub(crate) fn raw_hold(world: &Bound<'_, World>, stream: u64, object: Py<PyAny>)
     state.live()?;
     let stream = borrowed(state, stream)?;
     state.release_before(&stream);
-    let event = state.event(&stream).map_err(raise)?;
-    state.hold(&stream, event, vec![object]);
+    state.hold(&stream, None, vec![object]);
     Ok(())
 }

@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anabranch::bootstrap::Deadline;
-use anabranch::hip::{Event, Stream};
-use anabranch::shmem::SymmetricMemory;
+use anabranch::hip::Stream;
+use anabranch::shmem::{LaunchEvent, SymmetricMemory};
 use anabranch::{GlobalRank, Group, GroupRank, RuntimeKind, World};
 use pyo3::prelude::*;
 
@@ -35,21 +35,14 @@ pub(crate) struct State {
     stream: Arc<Stream>,
     process: u32,
     left: AtomicBool,
-    inflight: Mutex<Inflight>,
+    /// By stream, in its order: only the first event of a stream is asked whether it is done.
+    held: Mutex<HashMap<usize, VecDeque<Held>>>,
     /// The allocations of `World.empty`.
     allocations: Mutex<Vec<Weak<SymmetricMemory>>>,
 }
 
 /// Python objects whose memory launches still use, until the event.
-type Held = (Event, Vec<Py<PyAny>>);
-
-#[derive(Debug, Default)]
-struct Inflight {
-    /// By stream, in its order: only the first event of a stream is asked whether it is done.
-    held: HashMap<usize, VecDeque<Held>>,
-    /// Events that are used again.
-    events: Vec<Event>,
-}
+type Held = (LaunchEvent, Vec<Py<PyAny>>);
 
 impl State {
     pub(crate) fn new(world: World, local_rank: u32) -> Result<Arc<Self>, anabranch::Error> {
@@ -63,7 +56,7 @@ impl State {
             stream,
             process: std::process::id(),
             left: AtomicBool::new(false),
-            inflight: Mutex::default(),
+            held: Mutex::default(),
             allocations: Mutex::default(),
         });
         let mut worlds = WORLDS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -183,38 +176,29 @@ impl State {
         Ok(Arc::new(unsafe { self.world.device().borrow_stream(address as *mut _) }))
     }
 
-    /// An event to record after a launch, for [`Self::hold`]; `None` under capture, where the graph's owner keeps the memory.
-    pub(crate) fn event(&self, stream: &Stream) -> Result<Option<Event>, anabranch::hip::Error> {
-        if stream.is_capturing()? {
-            return Ok(None);
+    /// Keeps Python objects until what is on the stream now is over: `event`, or one that is recorded here. Not under capture, where the
+    /// graph's owner keeps the memory. Where the end cannot be known, for good.
+    pub(crate) fn hold(&self, stream: &Stream, event: Option<LaunchEvent>, objects: Vec<Py<PyAny>>) {
+        let recorded = match stream.is_capturing() {
+            Ok(true) => return,
+            Ok(false) => event.map_or_else(|| self.world.event_after(stream), Ok),
+            Err(error) => Err(error.into()),
+        };
+        match recorded {
+            Ok(event) => {
+                let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+                held.entry(stream.raw().addr()).or_default().push_back((event, objects));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "tensors of a call are kept for good: the end of its work cannot be known");
+                let _kept = ManuallyDrop::new(objects);
+            }
         }
-        self.free_event().map(Some)
-    }
-
-    /// Keeps Python objects until what is on the stream now is over. Where that cannot be known, for good.
-    pub(crate) fn hold(&self, stream: &Stream, event: Option<Event>, objects: Vec<Py<PyAny>>) {
-        let Some(event) = event else { return };
-        if let Err(error) = stream.record(&event) {
-            tracing::warn!(%error, "tensors of a call are kept for good: the end of its work cannot be known");
-            let _kept = ManuallyDrop::new(objects);
-            return;
-        }
-        let mut inflight = self.inflight.lock().unwrap_or_else(PoisonError::into_inner);
-        inflight.held.entry(stream.raw().addr()).or_default().push_back((event, objects));
     }
 
     /// Makes later work on `stream` wait for what is on the stream `after` now.
-    pub(crate) fn order(&self, stream: &Stream, after: &Stream) -> Result<(), anabranch::hip::Error> {
-        let event = self.free_event()?;
-        after.record(&event)?;
-        stream.wait_event(&event)?;
-        self.inflight.lock().unwrap_or_else(PoisonError::into_inner).events.push(event);
-        Ok(())
-    }
-
-    fn free_event(&self) -> Result<Event, anabranch::hip::Error> {
-        let free = self.inflight.lock().unwrap_or_else(PoisonError::into_inner).events.pop();
-        free.map_or_else(|| self.world.device().create_event(), Ok)
+    pub(crate) fn order(&self, stream: &Stream, after: &Stream) -> Result<(), anabranch::Error> {
+        Ok(stream.wait_event(self.world.event_after(after)?.event())?)
     }
 
     /// [`Self::release`] before a launch on this stream; nothing under capture, which a thread's query of an event invalidates.
@@ -226,27 +210,15 @@ impl State {
 
     /// Lets go of what no launch uses any more. Called while the interpreter's lock is held, and not while this thread captures.
     pub(crate) fn release(&self) {
-        let over: Vec<_> = {
-            let mut inflight = self.inflight.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut over = Vec::new();
-            inflight.held.retain(|_, held| {
-                while held.front().is_some_and(|(event, _)| event.is_done().unwrap_or(false)) {
-                    over.extend(held.pop_front());
-                }
-                !held.is_empty()
-            });
-            over
-        };
-        if over.is_empty() {
-            return;
-        }
-        let mut events = Vec::new();
-        for (event, objects) in over {
-            events.push(event);
-            // Dropping an object may run Python code that calls back.
-            drop(objects);
-        }
-        self.inflight.lock().unwrap_or_else(PoisonError::into_inner).events.extend(events);
+        let mut over = Vec::new();
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, held| {
+            while held.front().is_some_and(|(event, _)| event.event().is_done().unwrap_or(false)) {
+                over.extend(held.pop_front());
+            }
+            !held.is_empty()
+        });
+        // Not with the lock: dropping an object may run Python code that calls back.
+        drop(over);
     }
 
     /// Leaves the world and the rendezvous. Doing it again does nothing, and neither does a forked process.
@@ -284,10 +256,10 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        let inflight = self.inflight.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for (event, objects) in std::mem::take(&mut inflight.held).into_values().flatten() {
+        let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (event, objects) in std::mem::take(held).into_values().flatten() {
             // A kernel that may still run must not find its memory gone.
-            if !event.is_done().unwrap_or(false) {
+            if !event.event().is_done().unwrap_or(false) {
                 let _kept = ManuallyDrop::new(objects);
             }
         }

@@ -13,7 +13,7 @@ fn word(from: u32, round: u64) -> u64 {
 
 fn enqueue(barrier: &mut StreamBarrier, team: &Team, stream: &anabranch_hip::Stream) -> Result<(), Error> {
     let uses = [barrier.usage()];
-    team.launch_in_order(stream, &uses, || barrier.enqueue(team, stream))
+    team.launch_in_order(stream, &uses, || barrier.enqueue(team, stream)).map(drop)
 }
 
 #[test]
