@@ -6,7 +6,7 @@ use crate::common::{
     Case, Uploaded, all_well, judge_output, on_ranks, oracle, round, run_expert, world_config,
 };
 use anabranch_conformance::ep::reference::ReferenceExpert;
-use anabranch_ep::{Error, ExpertOutput, ExpertParallel};
+use anabranch_ep::{Error, ExpertOutput, ExpertParallel, Payload};
 use anabranch_hip::Stream;
 use anabranch_shmem::LaunchOrder;
 
@@ -107,6 +107,17 @@ fn plans_in_one_order_share_the_device_and_run_one_after_the_other() {
 fn plans_in_one_order_are_captured_on_several_streams() {
     let mut case = Case::new(2, 64);
     case.config.max_blocks = RESIDENT - 1;
+    captured_on_two_streams(&case);
+}
+
+#[test]
+fn plans_by_copy_engine_in_one_order_are_captured_on_several_streams() {
+    let mut case = Case::new(2, 64);
+    case.config = case.config.payload(Payload::CopyEngine);
+    captured_on_two_streams(&case);
+}
+
+fn captured_on_two_streams(case: &Case) {
     all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
         let (order, device) = (LaunchOrder::new(world)?, world.device());
         let plan = || ExpertParallel::in_order(world, world.group(), case.config.clone(), &order);
@@ -114,7 +125,7 @@ fn plans_in_one_order_are_captured_on_several_streams() {
         let streams = [device.create_stream()?, device.create_stream()?];
         for ep in &plans {
             let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
-            round(ep, &expert, &streams[0], world, &case, 1)?;
+            round(ep, &expert, &streams[0], world, case, 1)?;
             let uploaded = Uploaded::new(device, &case.config, &case.input(ep.rank().get(), 2));
             all.push((ep, expert, uploaded));
         }
@@ -125,7 +136,7 @@ fn plans_in_one_order_are_captured_on_several_streams() {
         let staging = device.allocate(0)?;
         for ((ep, expert, uploaded), stream) in all.iter().zip(&streams) {
             let dispatched = ep.dispatch(stream, &uploaded.tokens(&case.config))?;
-            let experts = run_expert(expert, stream, &dispatched, &case, &staging)?;
+            let experts = run_expert(expert, stream, &dispatched, case, &staging)?;
             ep.combine(stream, experts, dispatched, uploaded.combine_output(&case.config))?;
         }
         streams[1].record(&join)?;
@@ -140,7 +151,7 @@ fn plans_in_one_order_are_captured_on_several_streams() {
             world.synchronize(&streams[0])?;
             let inputs = case.inputs(replay);
             for (ep, _, uploaded) in &all {
-                judge_output(&oracle(&case, &inputs), ep.rank(), &uploaded.read_output(&case.config));
+                judge_output(&oracle(case, &inputs), ep.rank(), &uploaded.read_output(&case.config));
             }
         }
         Ok(())

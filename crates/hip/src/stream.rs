@@ -397,6 +397,11 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
+    /// The device it belongs to.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     fn captured(&self) -> Option<(usize, u64)> {
         *self.captured.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -312,8 +312,10 @@ impl ReadyCall {
             match copied {
                 // The next call comes after the copy, too.
                 Some(copied) => {
-                    self.stream.wait_event(copied.event())?;
-                    launched.and(Ok(self.joined.world.event_after(&self.stream)?))
+                    let joined = self.stream.wait_event(copied.event());
+                    launched?;
+                    joined?;
+                    Ok(self.joined.world.event_after(&self.stream)?)
                 }
                 None => launched,
             }

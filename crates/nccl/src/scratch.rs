@@ -1,4 +1,5 @@
-//! Copies: of a broadcast's input to the output of the root, of inputs that overlap outputs; and scaled inputs. NCCL takes `ncclAlltoAll` and sends whose buffer is received into, too; this
+//! Copies that NCCL's calls need. The root of a broadcast copies its input to its output. Inputs that overlap outputs, and scaled ones, are
+//! copied to memory of the communicator: NCCL takes `ncclAlltoAll` and sends whose buffer is received into, too; this
 //! library's collectives would read what a peer has already overwritten. So the input is copied first, and the result is that of separate buffers.
 
 use std::sync::Mutex;

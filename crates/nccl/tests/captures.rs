@@ -145,19 +145,19 @@ fn windows_outlive_the_calls_that_are_in_flight_when_their_communicator_ends() {
 #[test]
 fn broadcasts_of_1_mib_copy_the_roots_input_in_calls_and_in_graphs() {
     alone!("broadcasts_of_1_mib_copy_the_roots_input_in_calls_and_in_graphs");
-    const LARGE: usize = 300_000;
+    let large: usize = 300_000;
     let nccl = Nccl::open(&[]);
     on_threads(&nccl, 3, |rank| {
         let other = nccl.stream();
         let values =
-            |value: u32| (0..LARGE).map(|index| f64::from(value + index as u32 % 1000)).collect::<Vec<_>>();
+            |value: u32| (0..large).map(|index| f64::from(value + index as u32 % 1000)).collect::<Vec<_>>();
         let of = |value| Buffer::of(INT32, &values(value));
         let (captured, input) = (of(100 * rank.number), of(7 + rank.number));
-        let output = Buffer::zeros(INT32, LARGE);
+        let output = Buffer::zeros(INT32, large);
         let broadcast = |stream: Stream, input: &Buffer, root: u32| {
             let source = if rank.number == root { input.address() } else { std::ptr::null_mut() };
             let target = output.address();
-            nccl.ok(nccl!(nccl, ncclBroadcast(source => *const c_void, target => *mut c_void, LARGE => usize, INT32 => c_int, root as c_int => c_int, rank.comm => Comm, stream => Stream)));
+            nccl.ok(nccl!(nccl, ncclBroadcast(source => *const c_void, target => *mut c_void, large => usize, INT32 => c_int, root as c_int => c_int, rank.comm => Comm, stream => Stream)));
         };
         let check = |value: u32| assert!(output.values() == values(value), "rank {}, {value}", rank.number);
         broadcast(other, &input, 1);

@@ -1,7 +1,7 @@
 //! Work in flight: what has to be over before its memory is used again, unmapped or freed.
 //!
-//! Each call that puts work on a stream records one event after it, which all its users share: each record costs the host and the device
-//! time. Captured work is not tracked: an event of a capture has no meaning outside of it, and the caller who launches the graph keeps the
+//! Each call that puts work on a stream records an event after it, which the work's users share where they can: each record costs the host and
+//! the device time. Captured work is not tracked: an event of a capture has no meaning outside of it, and the caller who launches the graph keeps the
 //! order of its replays.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,9 +21,14 @@ impl EventPool {
         self: &Arc<Self>,
         stream: &Stream,
     ) -> std::result::Result<LaunchEvent, anabranch_hip::Error> {
-        let free = lock(&self.0).pop();
+        let free = {
+            let mut free = lock(&self.0);
+            // All are of one device, but for streams of others that a caller gave.
+            let place = free.iter().rposition(|event| event.device().is_same(stream.device()));
+            place.map(|place| free.swap_remove(place))
+        };
         let event = free.map_or_else(|| stream.device().create_event(), Ok)?;
-        let recorded = LaunchEvent(Arc::new(Pooled { pool: Arc::clone(self), event: Some(event) }));
+        let recorded = LaunchEvent(Arc::new(Pooled { pool: Some(Arc::clone(self)), event: Some(event) }));
         stream.record(recorded.event())?;
         Ok(recorded)
     }
@@ -31,7 +36,8 @@ impl EventPool {
 
 #[derive(Debug)]
 struct Pooled {
-    pool: Arc<EventPool>,
+    /// Where the event returns to.
+    pool: Option<Arc<EventPool>>,
     /// There until the drop.
     event: Option<Event>,
 }
@@ -39,18 +45,26 @@ struct Pooled {
 impl Drop for Pooled {
     fn drop(&mut self) {
         // Streams that wait for it wait for what it recorded before.
-        lock(&self.pool.0).extend(self.event.take());
+        if let Some(pool) = &self.pool {
+            lock(&pool.0).extend(self.event.take());
+        }
     }
 }
 
-/// An event after a launch. All that wait for the launch share it; it is recorded again only when all have dropped it.
+/// An event after a launch. All that wait for the launch share it; until all have dropped it, it stands for that launch.
 #[derive(Clone, Debug)]
 pub struct LaunchEvent(Arc<Pooled>);
 
 impl LaunchEvent {
     /// The event, for waits and queries.
     pub fn event(&self) -> &Event {
+        #[expect(clippy::expect_used, reason = "as the message says")]
         self.0.event.as_ref().expect("the event is taken only by the drop of the last owner")
+    }
+
+    /// An event that is never used for anything else.
+    pub(crate) fn of(event: Event) -> Self {
+        Self(Arc::new(Pooled { pool: None, event: Some(event) }))
     }
 
     /// Whether both are the event of one launch.
@@ -76,10 +90,10 @@ impl InFlight {
         Self { pool: Arc::clone(pool), last, closed, lost }
     }
 
-    /// Notes that work was put on the stream. Captured work is not in flight: its event is for the rest of the capture.
-    pub(crate) fn note(&self, stream: &Stream) -> Result<LaunchEvent> {
+    /// Notes that work was put on the stream, by the event after it. `None` for captured work, which is not in flight.
+    pub(crate) fn note(&self, stream: &Stream) -> Result<Option<LaunchEvent>> {
         match stream.is_capturing() {
-            Ok(true) => return Ok(self.pool.record(stream)?),
+            Ok(true) => return Ok(None),
             Ok(false) => {}
             // The work is there all the same.
             Err(error) => return Err(self.lose(error)),
@@ -88,7 +102,7 @@ impl InFlight {
         let waited = earlier(&last, stream).try_for_each(|event| stream.wait_event(event.event()));
         let event = waited.and_then(|()| self.pool.record(stream)).map_err(|error| self.lose(error))?;
         replace(&mut last, stream, &event);
-        Ok(event)
+        Ok(Some(event))
     }
 
     /// From now on it is known that not all of its work can be tracked.
@@ -192,9 +206,13 @@ pub(crate) fn launch_tracked(
         // It comes after all others of the user.
         own.clear();
         own.push((id(stream), event.clone()));
-        held.iter_mut().for_each(|(_, last)| replace(last, stream, event));
+        for (_, last) in &mut held {
+            replace(last, stream, event);
+        }
     } else if let Err(error) = &recorded {
-        held.iter().for_each(|(one, _)| drop(one.lose_shared(error)));
+        for (one, _) in &held {
+            drop(one.lose_shared(error));
+        }
     }
     let recorded = recorded.map_err(|error| user.lose_shared(&error));
     launched?;

@@ -8,7 +8,7 @@
 //!   for it and records it. The first capture records it after the calls before.
 //! * Calls and captures: a captured call launches nothing. Its waits and records are nodes of its graph.
 //! * Within a capture: a node that waits for the event comes before the first call, and each later call comes after the one before it in the
-//!   same capture. Captures that are open at once have different numbers.
+//!   same capture, and after the node that records the event for that. Captures that are open at once have different numbers.
 //! * A graph after a call or a graph: the node waits for what the event recorded last before the graph was launched.
 //! * A call after a graph: each captured call is followed by a node that records the event. The graph's last record comes after all others.
 //!
@@ -36,7 +36,7 @@ use crate::world::{ResidencyShare, World};
 /// The caller sees to four things. All members make the calls of the order, and launch the graphs that hold some, in the same order. No
 /// thread launches such a graph while another makes a call or launches a graph: their grids could run at the same time, and wait until their
 /// deadline. A graph has the calls of one capture; where it has those of several (child graphs, captures into a graph that is there), the
-/// caller orders them. And the order lives as long as the graphs are launched.
+/// caller orders them. And the order lives until the last launches of the graphs are over.
 ///
 /// On AMD GPUs ([`anabranch_hip::Device::has_events_in_replays`]) the caller orders graphs with each other and with calls: all on one stream.
 /// Each capture logs that as a warning.
@@ -49,17 +49,17 @@ pub struct LaunchOrder(Arc<Ordered>);
 struct Ordered {
     share: Arc<ResidencyShare>,
     events: Arc<EventPool>,
-    /// After the last launch, once there are captures.
+    /// The last launch of graphs and of calls, once there are captures.
     of_graphs: LaunchEvent,
     /// Where the first capture records it.
     carrier: Stream,
     launches: Mutex<Launches>,
+    /// What the next call waits for. With a lock of its own, so that [`LaunchOrder::last`] does not wait for the turn of a call.
+    last: Mutex<LaunchEvent>,
 }
 
 #[derive(Debug, Default)]
 struct Launches {
-    /// After the last call outside of captures.
-    call: Option<LaunchEvent>,
     has_captures: bool,
     captured: Vec<Captured>,
 }
@@ -88,9 +88,10 @@ impl LaunchOrder {
     pub fn new(world: &World) -> Result<Self> {
         let carrier = world.device().create_stream()?;
         let events = Arc::clone(world.inner.in_flight.pool());
-        let of_graphs = events.record(&carrier)?;
+        let of_graphs = LaunchEvent::of(world.device().create_event()?);
         let (share, launches) = (world.residency_share(), Mutex::default());
-        Ok(Self(Arc::new(Ordered { share, events, of_graphs, carrier, launches })))
+        let last = Mutex::new(of_graphs.clone());
+        Ok(Self(Arc::new(Ordered { share, events, of_graphs, carrier, launches, last })))
     }
 
     /// The part of the device for the grids of the order.
@@ -100,9 +101,7 @@ impl LaunchOrder {
 
     /// An event after the last call outside of captures, and once there are captures after the last launch of a graph, too.
     pub fn last(&self) -> LaunchEvent {
-        let launches = lock(&self.0.launches);
-        let call = launches.call.as_ref().filter(|_| !launches.has_captures);
-        call.unwrap_or(&self.0.of_graphs).clone()
+        lock(&self.0.last).clone()
     }
 
     /// Orders what the stream gets next after all earlier launches.
@@ -116,15 +115,13 @@ impl LaunchOrder {
         launches.captured.retain(|one| one.stream != stream.raw() as usize || Some(one.capture) == capture);
         let of_graphs = order.of_graphs.event();
         match (capture, launches.captured.iter().find(|one| Some(one.capture) == capture)) {
-            (None, _) if launches.has_captures => stream.wait_event(of_graphs)?,
-            (None, _) => {
-                launches.call.iter().try_for_each(|call| stream.wait_event(call.event()))?;
-            }
+            (None, _) => stream.wait_event(self.last().event())?,
             (Some(_), Some(before)) => stream.wait_event(before.event.event())?,
             (Some(_), None) if stream.device().has_events_in_replays() => {
                 if !launches.has_captures {
-                    launches.call.iter().try_for_each(|call| order.carrier.wait_event(call.event()))?;
+                    order.carrier.wait_event(self.last().event())?;
                     order.carrier.record(of_graphs)?;
+                    *lock(&order.last) = order.of_graphs.clone();
                     launches.has_captures = true;
                 }
                 stream.wait_event_in_replays(of_graphs)?;
@@ -152,18 +149,23 @@ impl LaunchTurn<'_> {
         self.launched_with(stream, event)
     }
 
-    /// [`Self::launched`] with an event after the launch.
+    /// [`Self::launched`] with an event that was recorded on the stream after the launch, in this turn.
     ///
     /// # Errors
     /// The runtime's.
     pub fn launched_with(&mut self, stream: &Stream, event: LaunchEvent) -> Result<()> {
         let of_graphs = self.order.of_graphs.event();
         let Some(capture) = self.capture else {
-            self.launches.call = Some(event);
-            return if self.launches.has_captures { Ok(stream.record(of_graphs)?) } else { Ok(()) };
+            if self.launches.has_captures {
+                return Ok(stream.record(of_graphs)?);
+            }
+            *lock(&self.order.last) = event;
+            return Ok(());
         };
         if stream.device().has_events_in_replays() {
             stream.record_in_replays(of_graphs)?;
+            // After that node, which what waits for the event has to follow: the next call of the capture, and the capture's end.
+            stream.record(event.event())?;
         }
         let captured = &mut self.launches.captured;
         let one = Captured { capture, stream: stream.raw() as usize, event };

@@ -174,10 +174,10 @@ impl Near {
         let mask = self.mask_view(on.slot.get());
         let args = on.context.arguments().replay(on.slot.get(), tokens, &geometry, mask, saved);
         enqueue(on.stream, &self.replay, &geometry, &args)?;
-        let event = on.context.world.event_after(on.stream);
+        // Also when what follows fails: the kernel is in flight.
+        let noted = on.context.world.event_after(on.stream).map(read);
         self.deliver(&mut on, launching)?;
-        read(event?);
-        Ok(())
+        Ok(noted?)
     }
 
     /// Arguments of a kernel of the combine that pulls, without an output for one that only sends.

@@ -80,13 +80,13 @@ impl Inner {
 }
 
 /// The right to launch a kernel that uses a world's memory. While it lives, [`World::leave`] of another thread does not unmap
-/// anything; when it is dropped, what was put on the stream meanwhile counts as work in flight, which `leave` and the end
-/// of the world wait for (unless it was captured). Short-lived: hold it around the launch only.
+/// anything; after [`Self::launched`], else when it is dropped, what was put on the stream meanwhile counts as work in flight, which `leave`
+/// and the end of the world wait for (unless it was captured). Short-lived: hold it around the launch only.
 #[derive(Debug)]
 #[must_use = "it protects the launch while it lives"]
 pub struct LaunchGuard<'a> {
     _mapped: RwLockReadGuard<'a, Connections>,
-    in_flight: &'a InFlight,
+    world: &'a World,
     stream: &'a Stream,
     is_noted: bool,
 }
@@ -98,7 +98,8 @@ impl LaunchGuard<'_> {
     /// [`Error::Untracked`] when no event could be recorded.
     pub fn launched(&mut self) -> Result<LaunchEvent> {
         self.is_noted = true;
-        self.in_flight.note(self.stream)
+        let noted = self.world.inner.launches.note(self.stream)?;
+        noted.map_or_else(|| self.world.event_after(self.stream), Ok)
     }
 }
 
@@ -108,7 +109,7 @@ impl World {
     /// # Errors
     /// The errors of [`World::check`].
     pub fn launching<'a>(&'a self, stream: &'a Stream) -> Result<LaunchGuard<'a>> {
-        Ok(LaunchGuard { _mapped: self.stay()?, in_flight: &self.inner.launches, stream, is_noted: false })
+        Ok(LaunchGuard { _mapped: self.stay()?, world: self, stream, is_noted: false })
     }
 
     /// An event after the work on the stream so far. Also in a capture. Not collective.
@@ -133,7 +134,7 @@ impl Drop for LaunchGuard<'_> {
         if self.is_noted {
             return;
         }
-        if let Err(error) = self.in_flight.note(self.stream) {
+        if let Err(error) = self.world.inner.launches.note(self.stream) {
             tracing::warn!(%error, "no event could be recorded after a launch");
         }
     }
