@@ -202,16 +202,19 @@ pub(crate) fn launch_tracked(
     let launched = launch();
     // A launch that failed halfway has left something there, which may use them all.
     let recorded = user.pool.record(stream).map_err(Arc::new);
-    if let Ok(event) = &recorded {
-        // It comes after all others of the user.
-        own.clear();
-        own.push((id(stream), event.clone()));
-        for (_, last) in &mut held {
-            replace(last, stream, event);
+    match &recorded {
+        Ok(event) => {
+            // It comes after all others of the user.
+            own.clear();
+            own.push((id(stream), event.clone()));
+            for (_, last) in &mut held {
+                replace(last, stream, event);
+            }
         }
-    } else if let Err(error) = &recorded {
-        for (one, _) in &held {
-            drop(one.lose_shared(error));
+        Err(error) => {
+            for (one, _) in &held {
+                drop(one.lose_shared(error));
+            }
         }
     }
     let recorded = recorded.map_err(|error| user.lose_shared(&error));
