@@ -10,7 +10,7 @@ wheels="$PWD/target/ci/wheels"
 [ -x "$tools/bin/maturin" ] || { python3 -m venv "$tools" && "$tools/bin/pip" install --quiet 'maturin>=1.9,<2'; }
 rm -rf "$wheels" "$user"
 "$tools/bin/maturin" build --release --quiet --manifest-path crates/python/Cargo.toml --out "$wheels"
-ls -l "$wheels"
+ls -l "$wheels"/anabranch-*-cp310-abi3-manylinux_*_x86_64.whl
 
 python3 -m venv "$user"
 "$user/bin/pip" install --quiet "$wheels"/*.whl numpy pytest mypy ml_dtypes jax

@@ -260,7 +260,43 @@ anabranch.spawn_threads(work, 2, {"device.runtime": "host", "heap.bytes": "64 Mi
 """
 
 
-@pytest.mark.parametrize("program", [JOINING, THREADS], ids=["joining", "threads"])
+# Rank 1, a process of its own, never dispatches.
+CHECKING = """
+import os, pathlib, signal, tempfile, time
+
+folder = pathlib.Path(tempfile.mkdtemp())
+rank = 0 if os.fork() else 1
+if rank == 1:
+    signal.alarm(30)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+import anabranch, numpy
+
+class Files:
+    def set(self, key, value):
+        new = folder / f"new {rank}"
+        new.write_bytes(value)
+        new.rename(folder / key.replace("/", " "))
+
+    def get(self, key):
+        path = folder / key.replace("/", " ")
+        while not path.exists():
+            time.sleep(0.01)
+        return path.read_bytes()
+
+settings = {"device.runtime": "host", "heap.bytes": "64 MiB", "deadline.operation": "60 s"}
+world = anabranch.init(settings, store=Files(), rank=rank, world_size=2)
+config = anabranch.EpConfig(hidden=16, experts=2, top_k=1, max_tokens=2, dispatch_dtype="float32", combine_dtype="float32")
+ep = world.expert_parallel(config)
+if rank == 1:
+    signal.pause()
+ones = lambda columns, dtype: numpy.ones((1, columns), dtype)
+sent = ep.dispatch(ones(16, numpy.float32), ones(1, numpy.int32), ones(1, numpy.float32))
+ep.check_ids()
+"""
+
+
+@pytest.mark.parametrize("program", [JOINING, THREADS, CHECKING], ids=["joining", "threads", "checking"])
 def test_ctrl_c_ends_a_wait(program):
     # A shell's background jobs, and what they start, ignore the signal.
     process = subprocess.Popen(

@@ -1,6 +1,7 @@
 //! Dispatch and combine, each also split into send and receive.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anabranch::ccl::DataType;
 use anabranch::ep::{self, CombineOutput, ExpertMajorConfig, ExpertOutput, ReplayedTokens, ScaleLayout};
@@ -16,7 +17,7 @@ use crate::communicator::seconds;
 use crate::errors::{raise, usage};
 use crate::logs;
 use crate::memory::{Memory, Owner};
-use crate::state::{collective, member};
+use crate::state::{collective, member, wait_in_slices};
 use crate::unlocked::Unlocked;
 
 /// Dispatch and combine among ranks of a world. Made by `World.expert_parallel`.
@@ -328,6 +329,7 @@ impl ExpertParallel {
     #[pyo3(signature = (*, stream = None))]
     fn masked(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<(u32, String)>> {
         let stream = self.stream(py, stream, None)?;
+        self.wait_for(py, &stream)?;
         let masked = self.launch(py, &stream, Vec::new(), ep::ExpertParallel::masked)?;
         Ok(masked.into_iter().map(|masked| (masked.rank.get(), masked.to_string())).collect())
     }
@@ -337,6 +339,7 @@ impl ExpertParallel {
     fn mask_rank(&self, py: Python<'_>, rank: u32, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let rank = member(self.inner.ep.group(), rank, "rank")?;
         let stream = self.stream(py, stream, None)?;
+        self.wait_for(py, &stream)?;
         self.launch(py, &stream, Vec::new(), |ep, stream| ep.mask_rank(stream, rank))
     }
 
@@ -362,6 +365,7 @@ impl ExpertParallel {
     #[pyo3(signature = (*, stream = None))]
     fn check_ids(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let stream = self.stream(py, stream, None)?;
+        self.wait_for(py, &stream)?;
         self.launch(py, &stream, Vec::new(), ep::ExpertParallel::check_ids)
     }
 
@@ -371,6 +375,13 @@ impl ExpertParallel {
 }
 
 impl ExpertParallel {
+    /// Waits for the stream in slices, so that Ctrl-C ends the wait; as long as the calls would that need it to be over.
+    fn wait_for(&self, py: Python<'_>, stream: &Stream) -> PyResult<()> {
+        let world = &self.inner.state.world;
+        let limit = world.operation_deadline() + Duration::from_secs(1);
+        wait_in_slices(py, Some(limit), |slice| Ok(world.synchronize_within(stream, slice)?))
+    }
+
     /// The stream of a call without tensors: the one that was given, else that of the handle.
     pub(super) fn stream_or(
         &self,

@@ -57,17 +57,15 @@ def functional_collectives(rank, size, gloo):
 
 @check
 def compiled(rank, size, gloo):
-    if size > 2:
-        # Nothing in it depends on the number of ranks, and compiling is slow.
-        return
-
     def function(x):
         y = x * 2
         dist.all_reduce(y)
         return functional.all_gather_tensor(y + 1, 0, dist.group.WORLD) - 1
 
     expected = torch.cat([sum(values(each, 4) for each in range(size)) * 2] * size)
-    same(torch.compile(function, backend="aot_eager", fullgraph=True)(values(rank, 4)), expected)
+    for backend in ("aot_eager", "inductor"):
+        torch.compiler.reset()
+        same(torch.compile(function, backend=backend, fullgraph=True)(values(rank, 4)), expected)
 
 
 @check
