@@ -7,12 +7,17 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Where the host waits for a stream or device: file, function, and who would see what too early; a line for each wait of a function.
-const KNOWN: [(&str, &str, &str); 11] = [
+const KNOWN: [(&str, &str, &str); 12] = [
     ("crates/capi/src/world.rs", "anabranch_synchronize", "the user asks for it"),
     ("crates/ep/src/run/mod.rs", "check_ids", "the host reads the ids that dispatch met and put down"),
     ("crates/ep/src/run/dropped.rs", "dropped", "the host reads the map of copies that dispatch writes"),
     ("crates/ep/src/run/mask.rs", "quiet_mask", "the host reads and writes the mask that launches read"),
     ("crates/nccl/src/host.rs", "anabranchHostStreamSynchronize", "the program asks for it"),
+    (
+        "crates/python/src/ep/parallel.rs",
+        "wait_for",
+        "the calls after it read what the stream writes, and Ctrl-C ends this wait",
+    ),
     ("crates/python/src/world.rs", "synchronize", "the user asks for it"),
     (
         "crates/python/src/xla/mod.rs",
