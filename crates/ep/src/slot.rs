@@ -29,7 +29,7 @@ const POLL: Duration = Duration::from_micros(50);
 /// Waits for the work before all events, `limit` at most; whether it is over.
 pub(crate) fn wait_until_over(events: &[LaunchEvent], limit: Duration) -> bool {
     let start = Moment::now();
-    while !events.iter().all(|event| event.event().is_over()) {
+    while !events.iter().all(|event| event.is_over()) {
         if start.elapsed() > limit {
             return false;
         }
@@ -265,7 +265,7 @@ impl SlotTicket {
             None if !is_captured => lock(&self.pool.uses)[self.index].eager.clone(),
             launched => launched.clone(),
         };
-        Ok(before.map_or(Ok(()), |event| stream.wait_event(event.event()))?)
+        Ok(before.map_or(Ok(()), |event| stream.wait_event(&event))?)
     }
 
     /// Notes that something was launched: peers wait for a combine or a release of the slot.

@@ -160,22 +160,21 @@ pub(crate) fn retry() {
         // Asking could fail a capture of another thread.
         return;
     }
-    let can_leave = |leave: &mut Leave| {
-        is_own(leave) && (leave.step.is_some() || leave.joined.order.last().event().is_over())
-    };
+    let can_leave =
+        |leave: &mut Leave| is_own(leave) && (leave.step.is_some() || leave.joined.order.last().is_over());
     let leaves: Vec<_> = lock(&KEPT).extract_if(.., can_leave).collect();
     leaves.into_iter().for_each(Leave::start);
 }
 
 impl Calls for Joined {
     fn wait(&self, limit: Duration) {
-        if let Err(error) = self.world.wait_within(self.order.last().event(), limit) {
+        if let Err(error) = self.world.wait_within(&self.order.last(), limit) {
             tracing::debug!("waiting for the calls of a communicator that ends: {error:?}");
         }
     }
 
     fn are_over(&self) -> bool {
-        self.order.last().event().is_over()
+        self.order.last().is_over()
     }
 
     fn have_failed(&self) -> bool {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use anabranch::GroupRank;
 use anabranch::ccl::{Call, Communicator, DataType, PointToPoint, Prepared, ReduceOp, Tensor};
-use anabranch::hip::{DeviceAddress, Event, Stream};
+use anabranch::hip::{DeviceAddress, Stream};
 use anabranch::shmem::LaunchEvent;
 
 use crate::comm::{Comm, lock};
@@ -284,20 +284,20 @@ impl ReadyCall {
             return copy.queue(&self.stream).map(|()| None);
         }
         let (world, side) = (&self.joined.world, &self.joined.side);
-        side.wait_event(world.event_after(&self.stream)?.event())?;
+        let before = world.event_after(&self.stream)?;
+        side.wait_event(&before)?;
         copy.queue(side)?;
         Ok(Some(world.event_after(side)?))
     }
 
     fn launch(&self) -> Result<(), Failure> {
-        let device = self.joined.world.device();
+        let world = &self.joined.world;
         for other in &self.others {
-            let event = device.create_event()?;
-            other.record(&event)?;
-            self.stream.wait_event(&event)?;
+            let before = world.event_after(other)?;
+            self.stream.wait_event(&before)?;
         }
         // Not in the turn of the order, whose lock other threads wait for: after a fault this asks peers.
-        self.joined.world.check()?;
+        world.check()?;
         let mut turn = self.joined.order.begin(&self.stream)?;
         let copied = self.copy_beside(turn.is_captured());
         let queue = || -> Result<LaunchEvent, Failure> {
@@ -312,28 +312,24 @@ impl ReadyCall {
             match copied {
                 // The next call comes after the copy, too.
                 Some(copied) => {
-                    let joined = self.stream.wait_event(copied.event());
+                    let joined = self.stream.wait_event(&copied);
                     launched?;
                     joined?;
-                    Ok(self.joined.world.event_after(&self.stream)?)
+                    Ok(world.event_after(&self.stream)?)
                 }
                 None => launched,
             }
         });
-        match queued {
-            Ok(event) => turn.launched_with(&self.stream, event)?,
+        let event = match queued {
+            Ok(event) => event,
             Err(failure) => {
                 // It may have left something on the stream. The failure says more than one to note that.
                 drop(turn.launched(&self.stream));
                 return Err(failure);
             }
-        }
-        if !self.others.is_empty() {
-            let event: Event = device.create_event()?;
-            self.stream.record(&event)?;
-            self.others.iter().try_for_each(|other| other.wait_event(&event))?;
-        }
-        Ok(())
+        };
+        turn.launched_with(&self.stream, event.clone())?;
+        Ok(self.others.iter().try_for_each(|other| other.wait_event(&event))?)
     }
 }
 

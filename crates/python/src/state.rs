@@ -198,7 +198,8 @@ impl State {
 
     /// Makes later work on `stream` wait for what is on the stream `after` now.
     pub(crate) fn order(&self, stream: &Stream, after: &Stream) -> Result<(), anabranch::Error> {
-        Ok(stream.wait_event(self.world.event_after(after)?.event())?)
+        let before = self.world.event_after(after)?;
+        Ok(stream.wait_event(&before)?)
     }
 
     /// [`Self::release`] before a launch on this stream; nothing under capture, which a thread's query of an event invalidates.
@@ -212,7 +213,7 @@ impl State {
     pub(crate) fn release(&self) {
         let mut over = Vec::new();
         self.held.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, held| {
-            while held.front().is_some_and(|(event, _)| event.event().is_done().unwrap_or(false)) {
+            while held.front().is_some_and(|(event, _)| event.is_done().unwrap_or(false)) {
                 over.extend(held.pop_front());
             }
             !held.is_empty()
@@ -259,7 +260,7 @@ impl Drop for State {
         let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (event, objects) in std::mem::take(held).into_values().flatten() {
             // A kernel that may still run must not find its memory gone.
-            if !event.event().is_done().unwrap_or(false) {
+            if !event.is_done().unwrap_or(false) {
                 let _kept = ManuallyDrop::new(objects);
             }
         }

@@ -4,6 +4,7 @@
 //! the device time. Captured work is not tracked: an event of a capture has no meaning outside of it, and the caller who launches the graph keeps the
 //! order of its replays.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -29,7 +30,7 @@ impl EventPool {
         };
         let event = free.map_or_else(|| stream.device().create_event(), Ok)?;
         let recorded = LaunchEvent(Arc::new(Pooled { pool: Some(Arc::clone(self)), event: Some(event) }));
-        stream.record(recorded.event())?;
+        stream.record(&recorded)?;
         Ok(recorded)
     }
 }
@@ -55,13 +56,16 @@ impl Drop for Pooled {
 #[derive(Clone, Debug)]
 pub struct LaunchEvent(Arc<Pooled>);
 
-impl LaunchEvent {
-    /// The event, for waits and queries.
-    pub fn event(&self) -> &Event {
+impl Deref for LaunchEvent {
+    type Target = Event;
+
+    fn deref(&self) -> &Event {
         #[expect(clippy::expect_used, reason = "as the message says")]
         self.0.event.as_ref().expect("the event is taken only by the drop of the last owner")
     }
+}
 
+impl LaunchEvent {
     /// An event that is never used for anything else.
     pub(crate) fn of(event: Event) -> Self {
         Self(Arc::new(Pooled { pool: None, event: Some(event) }))
@@ -99,7 +103,7 @@ impl InFlight {
             Err(error) => return Err(self.lose(error)),
         }
         let mut last = lock(&self.last);
-        let waited = earlier(&last, stream).try_for_each(|event| stream.wait_event(event.event()));
+        let waited = earlier(&last, stream).try_for_each(|event| stream.wait_event(event));
         let event = waited.and_then(|()| self.pool.record(stream)).map_err(|error| self.lose(error))?;
         replace(&mut last, stream, &event);
         Ok(Some(event))
@@ -127,7 +131,7 @@ impl InFlight {
 
     /// Whether all of it that can be seen is over.
     fn known_is_over(&self) -> bool {
-        lock(&self.last).iter().all(|(_, event)| event.event().is_over())
+        lock(&self.last).iter().all(|(_, event)| event.is_over())
     }
 }
 
@@ -150,7 +154,7 @@ fn replace(last: &mut Vec<(usize, LaunchEvent)>, stream: &Stream, event: &Launch
         *before = event.clone();
         return;
     }
-    last.retain(|(_, event)| !event.event().is_over());
+    last.retain(|(_, event)| !event.is_over());
     last.push((id(stream), event.clone()));
 }
 
@@ -198,7 +202,7 @@ pub(crate) fn launch_tracked(
             before.push(event);
         }
     }
-    before.into_iter().try_for_each(|event| stream.wait_event(event.event()))?;
+    before.into_iter().try_for_each(|event| stream.wait_event(event))?;
     let launched = launch();
     // A launch that failed halfway has left something there, which may use them all.
     let recorded = user.pool.record(stream).map_err(Arc::new);

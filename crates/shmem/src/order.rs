@@ -113,13 +113,13 @@ impl LaunchOrder {
         let mut launches = lock(&order.launches);
         let capture = stream.capture_number()?;
         launches.captured.retain(|one| one.stream != stream.raw() as usize || Some(one.capture) == capture);
-        let of_graphs = order.of_graphs.event();
+        let of_graphs = &order.of_graphs;
         match (capture, launches.captured.iter().find(|one| Some(one.capture) == capture)) {
-            (None, _) => stream.wait_event(self.last().event())?,
-            (Some(_), Some(before)) => stream.wait_event(before.event.event())?,
+            (None, _) => stream.wait_event(&self.last())?,
+            (Some(_), Some(before)) => stream.wait_event(&before.event)?,
             (Some(_), None) if stream.device().has_events_in_replays() => {
                 if !launches.has_captures {
-                    order.carrier.wait_event(self.last().event())?;
+                    order.carrier.wait_event(&self.last())?;
                     order.carrier.record(of_graphs)?;
                     *lock(&order.last) = order.of_graphs.clone();
                     launches.has_captures = true;
@@ -154,7 +154,7 @@ impl LaunchTurn<'_> {
     /// # Errors
     /// The runtime's.
     pub fn launched_with(&mut self, stream: &Stream, event: LaunchEvent) -> Result<()> {
-        let of_graphs = self.order.of_graphs.event();
+        let of_graphs = &self.order.of_graphs;
         let Some(capture) = self.capture else {
             if self.launches.has_captures {
                 return Ok(stream.record(of_graphs)?);
@@ -165,7 +165,7 @@ impl LaunchTurn<'_> {
         if stream.device().has_events_in_replays() {
             stream.record_in_replays(of_graphs)?;
             // After that node, which what waits for the event has to follow: the next call of the capture, and the capture's end.
-            stream.record(event.event())?;
+            stream.record(&event)?;
         }
         let captured = &mut self.launches.captured;
         let one = Captured { capture, stream: stream.raw() as usize, event };

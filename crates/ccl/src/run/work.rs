@@ -51,7 +51,7 @@ impl Work {
     /// # Errors
     /// Errors of the device runtime.
     pub fn wait_on(&self, stream: &Stream) -> Result<()> {
-        Ok(stream.wait_event(self.event.event())?)
+        Ok(stream.wait_event(&self.event)?)
     }
 
     /// Blocks the host until the work is complete, at most for `timeout`. Not for captured work.
@@ -64,7 +64,7 @@ impl Work {
             sequence: Some(self.sequence),
             ..HostCall::on("join", Arc::clone(&self.description), None)
         });
-        self.world.wait_within(self.event.event(), timeout).map_err(|error| self.explain(error))?;
+        self.world.wait_within(&self.event, timeout).map_err(|error| self.explain(error))?;
         self.world.note_done(self.noted);
         Ok(())
     }
@@ -75,7 +75,7 @@ impl Work {
     /// As [`Self::join`], except the timeout; an error of the device.
     pub fn poll(&self) -> Result<bool> {
         self.world.check().map_err(|error| self.explain(error))?;
-        let is_done = self.event.event().is_done()?;
+        let is_done = self.event.is_done()?;
         if is_done {
             self.world.note_done(self.noted);
         }
@@ -86,7 +86,7 @@ impl Work {
     /// the runtime refuses to ask for because of a capture, is not known to be over. Does not block. On a thread that captures, or beside a
     /// capture of another thread, asking may end the capture with an error.
     pub fn is_over(&self) -> bool {
-        self.event.event().is_over()
+        self.event.is_over()
     }
 
     /// Number of this launch on its communicator, from 1. Collectives are numbered equally on all members. Sends and receives have numbers

@@ -220,7 +220,7 @@ impl LastUse {
         }
         let mut last = lock(&self.0);
         if let Some(event) = &*last {
-            stream.wait_event(event.event())?;
+            stream.wait_event(event)?;
         }
         let launched = work();
         // Records also after an error: a first kernel may have been launched.

@@ -63,14 +63,14 @@ impl Routing {
     /// Makes the stream wait for the kernel that wrote it. The caller orders captured work with eager work.
     pub(super) fn order_after_save(&self, stream: &Stream, is_captured: bool) -> Result<()> {
         let saved = self.saved.as_ref().filter(|_| !is_captured);
-        Ok(saved.map_or(Ok(()), |saved| stream.wait_event(saved.event()))?)
+        Ok(saved.map_or(Ok(()), |saved| stream.wait_event(saved))?)
     }
 
     /// Notes a kernel that reads it, by the event after it.
     pub(super) fn read_until(&self, event: LaunchEvent, is_captured: bool) {
         if !is_captured {
             let mut read = lock(&self.read);
-            read.retain(|event| !event.event().is_over());
+            read.retain(|event| !event.is_over());
             read.push(event);
         }
     }
@@ -212,7 +212,7 @@ impl ExpertParallel {
         on.order_after()?;
         routing.order_after_save(stream, on.is_captured)?;
         for read in lock(&routing.read).iter().filter(|_| !on.is_captured) {
-            stream.wait_event(read.event())?;
+            stream.wait_event(read)?;
         }
         near.save(&mut on, *tokens, routing.view())?;
         let is_captured = on.is_captured;
