@@ -1,6 +1,6 @@
 // Sums the experts' outputs of each received row, from the expert-major layout: over its pairs, in the order of k, weight times
 // output. The sum starts at 0; each product and each sum is rounded to f32, and the result once to the row type. Dropped pairs are left out.
-// Weights are those of the dispatch, or given for each row of the layout.
+// Weights are those of the dispatch, late weights (`late_weights.hip`), or given for each row of the layout.
 // The sums go to the combine window, which peers pull later, or to a buffer, which this rank pushes. One wave, or waves with a part each,
 // write a row; blocks wait for no peer.
 //
@@ -28,8 +28,9 @@ struct LanePairs {
         u32 k = first + grid.lane();
         if (k >= top_k) return {SLOT_NONE, 0};
         u32 slot = private_load(grid, args.slot_map + window_row * top_k + k);
-        if (args.weights == nullptr) return {slot, heap_load(grid, meta_record(args.received, window_row) + 2 + top_k + k)};
-        return {slot, slot < SLOT_DROPPED ? private_load(grid, args.weights + slot) : 0};
+        if (args.weights != nullptr) return {slot, slot < SLOT_DROPPED ? private_load(grid, args.weights + slot) : 0};
+        if (args.late != nullptr) return {slot, heap_load(grid, args.late + window_row * top_k + k)};
+        return {slot, heap_load(grid, meta_record(args.received, window_row) + 2 + top_k + k)};
     }
 };
 

@@ -6,7 +6,7 @@ use anabranch_shmem::device_api::DEVICE_HEADERS as HEAP;
 use crate::args::{
     CombineArgs, CombineEngineArgs, CombineNodesArgs, CombinePushArgs, CountArgs, DispatchArgs,
     DispatchEngineArgs, DispatchExpertsArgs, DispatchNodesArgs, DispatchReplayArgs, ExpertContractArgs,
-    ExpertCountArgs, ExpertExpandArgs, ExpertSumArgs, FillWeightsArgs, SaveRoutingArgs,
+    ExpertCountArgs, ExpertExpandArgs, ExpertSumArgs, FillWeightsArgs, LateWeightsArgs, SaveRoutingArgs,
 };
 use crate::options::{CombineCodec, DispatchCast, Fp8Format};
 use crate::plan::TILE;
@@ -47,6 +47,12 @@ kernel_unit! {
     /// Dispatched weights to the weight window; parameter `EP_TILE`.
     pub(crate) static FILL_WEIGHTS_UNIT: "ep_fill_weights", include_str!("../kernels/fill_weights.hip"), &[HEADERS];
     pub(crate) const FILL_WEIGHTS: Kernel<FillWeightsArgs> = "anabranch_ep_fill_weights";
+}
+
+kernel_unit! {
+    /// Weights after a dispatch; parameter `EP_TILE`, and `EP_DEVICE_COUNT` and `EP_MASK` as `DISPATCH_UNIT` has them.
+    pub(crate) static LATE_WEIGHTS_UNIT: "ep_late_weights", include_str!("../kernels/late_weights.hip"), &[HEADERS];
+    pub(crate) const LATE_WEIGHTS: Kernel<LateWeightsArgs> = "anabranch_ep_late_weights";
 }
 
 kernel_unit! {
@@ -156,6 +162,11 @@ pub fn dispatch_replay() -> KernelSpec {
 /// The kernel that fills the weight window.
 pub fn fill_weights() -> KernelSpec {
     KernelSpec::new(&FILL_WEIGHTS_UNIT).with("EP_TILE", TILE)
+}
+
+/// The kernel that sends weights after a dispatch.
+pub fn late_weights() -> KernelSpec {
+    tiled(&LATE_WEIGHTS_UNIT)
 }
 
 /// A combine kernel, of either kind, for plans that combine weights too.
@@ -269,7 +280,9 @@ fn optional() -> Vec<KernelSpec> {
         with_device_count(combine_engine(bf16)),
         combine_engine(bf16),
     ];
-    let counted = [with_device_count(count())].into_iter().chain(dispatches);
+    let late = [late_weights(), masking(late_weights())];
+    let late = late.into_iter().flat_map(|spec| [with_device_count(spec.clone()), spec]);
+    let counted = [with_device_count(count())].into_iter().chain(late).chain(dispatches);
     let dispatched =
         |by_node| dispatch_nodes(KernelSpec::new(&DISPATCH_NODES_UNIT), bf16, DispatchCast::None, by_node);
     let across = [

@@ -135,7 +135,7 @@ pub enum ExpertOutput {
 pub struct LayoutOutput {
     /// `[local experts][capacity][hidden]` of the combine type, 16-byte aligned. Rows beyond an expert's count are not read.
     pub rows: DeviceSlice,
-    /// `[local experts][capacity]` f32, 4-byte aligned: the weight of each row, in place of the dispatched one. Those of rows beyond an
+    /// `[local experts][capacity]` f32, 4-byte aligned: the weight of each row, in place of the dispatched or late one. Those of rows beyond an
     /// expert's count are not read.
     pub weights: Option<DeviceSlice>,
 }

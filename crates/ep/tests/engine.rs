@@ -452,6 +452,7 @@ fn options_without_engine_support_are_refused_by_name() {
         ("on_timeout", base().mode(Mode::Slotted).on_timeout(mask)),
         ("combine_codec", base().combine_source(CombineSource::Buffer).combine_codec(codec)),
         ("combine_weights", base().combine_weights(true)),
+        ("late_weights", base().late_weights(true)),
     ];
     for (expected, config) in refused {
         let error = Plan::new(config, 4).unwrap_err();

@@ -31,6 +31,7 @@ mod kernels;
 mod killed;
 mod killed_common;
 mod killed_push;
+mod late_weights;
 mod launch_shapes;
 mod launch_tables;
 mod mask;

@@ -302,6 +302,8 @@ fn options_without_internode_support_are_refused() {
     assert!(text.contains("on_timeout is") && text.contains("allowed then is fault"), "{text}");
     let text = refused(base().combine_weights(true));
     assert!(text.contains("combine_weights is true"), "{text}");
+    let text = refused(base().late_weights(true));
+    assert!(text.contains("late_weights is true"), "{text}");
     let text = refused(base().payload(Payload::CopyEngine));
     assert!(text.contains("payload is copy-engine"), "{text}");
     let text = Plan::new(base(), 5).unwrap_err().to_string();

@@ -23,7 +23,8 @@ fn config() -> impl Strategy<Value = (EpConfig, u32)> {
             let config = EpConfig::new(EpShape { hidden: units * 8, experts, top_k, max_tokens })
                 .dispatch_type(dispatch)
                 .scale_bytes(scale_words * 4)
-                .combine_weights(weights);
+                .combine_weights(weights)
+                .late_weights(weights);
             (config, ranks)
         })
 }
@@ -58,6 +59,8 @@ proptest! {
             (layout.meta, rows * u64::from(plan.meta_bytes())),
             (layout.combine_rows, rows * u64::from(plan.combine_row_bytes())),
             (layout.combine_weights, rows * weight_bytes),
+            (layout.late_weights, rows * weight_bytes),
+            (layout.late_flags, if weight_bytes > 0 { flags } else { 0 }),
             (layout.pushed_weights, u64::from(plan.fan_out()) * u64::from(plan.config().max_tokens) * weight_bytes),
         ];
         parts.sort_unstable();

@@ -1,7 +1,5 @@
-"""The module of DeepEP's interface: signatures, sizes, and what ``import deep_ep`` gives."""
+"""The module of DeepEP's interface: sizes, settings, and what ``import deep_ep`` gives."""
 
-import ast
-import inspect
 import os
 import pathlib
 import subprocess
@@ -12,12 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from anabranch.compat import deep_ep
 from anabranch.compat.deep_ep import Config, _config, _normal
-from deep_ep_signatures import CALLED, DECLARED
-
-# Whose interface this is: also the positions of parameters are the same.
-VERSION = "DeepEP 2.1.0"
 
 
 @pytest.mark.parametrize("tokens, columns", [(5, 3), (5, 1), (1, 1), (0, 8)])
@@ -27,57 +20,6 @@ def test_scales_are_bytes_whatever_their_strides(tokens, columns):
     as_bytes = _normal.as_bytes(scales)
     assert as_bytes.shape == (tokens, 4 * columns)
     assert as_bytes.flatten().tolist() == list(scales.flatten().numpy().tobytes())
-
-
-def parameters(of: str, method: str) -> tuple[dict[str, inspect.Parameter], bool]:
-    """Those of our method, without ``self``, and whether it takes others."""
-    given = dict(inspect.signature(getattr(getattr(deep_ep, of), method)).parameters)
-    given.pop("self", None)
-    rest = [name for name, each in given.items() if each.kind is inspect.Parameter.VAR_KEYWORD]
-    for name in rest:
-        del given[name]
-    return given, bool(rest)
-
-
-def declared_parameters(text: str) -> list[tuple[str, list]]:
-    """Names, and the default of each that has one."""
-    found = ast.parse(f"lambda {text}: 0", mode="eval").body.args
-    required = len(found.args) - len(found.defaults)
-    defaults = [[]] * required + [[ast.literal_eval(default)] for default in found.defaults]
-    return [(each.arg, default) for each, default in zip(found.args, defaults)]
-
-
-@pytest.mark.parametrize("version", DECLARED)
-def test_signatures_take_what_deep_ep_declares(version):
-    for of, methods in DECLARED[version].items():
-        assert {"__init__", "dispatch", "combine"} <= set(methods)
-        for method, text in methods.items():
-            given, takes_others = parameters(of, method)
-            for index, (name, value) in enumerate(declared_parameters(text)):
-                where = f"{version}: {of}.{method}({name})"
-                if name not in given:
-                    assert takes_others and value, where
-                    _config.refuse_unknown(method, {name: value[0]})
-                    continue
-                ours = given[name].default
-                assert ([] if ours is inspect.Parameter.empty else [ours]) == value, where
-                if version.startswith(VERSION):
-                    assert list(given)[index] == name, where
-
-
-def takes_call(given: dict[str, inspect.Parameter], method: str, positional: int, text: str) -> None:
-    """Checks that these parameters take a call with so many positional arguments and these keywords."""
-    keywords = text.split()
-    names = list(given)[:positional] + keywords
-    assert len(names) == positional + len(keywords) and set(names) <= set(given), (method, names)
-    missing = {name for name, each in given.items() if each.default is inspect.Parameter.empty} - set(names)
-    assert not missing, (method, missing)
-
-
-@pytest.mark.parametrize("engine", CALLED)
-def test_signatures_take_what_engines_call(engine):
-    for of, method, positional, text in CALLED[engine]:
-        takes_call(parameters(of, method)[0], method, positional, text)
 
 
 def test_config_takes_the_parameters_of_deep_ep():

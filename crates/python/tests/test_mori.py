@@ -1,6 +1,4 @@
-"""The module of mori's interface: signatures, configurations, and what ``import mori`` gives."""
-
-import inspect
+"""The module of mori's interface: configurations, and what ``import mori`` gives."""
 
 import anabranch
 import pytest
@@ -8,8 +6,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from anabranch.compat.mori import ops, shmem
-from mori_signatures import CALLED, DECLARED
-from test_deep_ep import PLUGIN, declared_parameters, python, takes_call
+from test_deep_ep import PLUGIN, python
 
 NEEDED = dict(
     data_type=torch.bfloat16,
@@ -23,29 +20,6 @@ NEEDED = dict(
     num_experts_per_rank=2,
     num_experts_per_token=2,
 )
-
-
-def parameters(of: str, method: str) -> dict[str, inspect.Parameter]:
-    given = dict(inspect.signature(getattr(getattr(ops, of), method)).parameters)
-    del given["self"]
-    return given
-
-
-@pytest.mark.parametrize("version", DECLARED)
-def test_signatures_are_those_of_mori(version):
-    for of, methods in DECLARED[version].items():
-        for method, text in methods.items():
-            ours = [
-                (name, [] if each.default is inspect.Parameter.empty else [getattr(each.default, "name", each.default)])
-                for name, each in parameters(of, method).items()
-            ]
-            assert ours == declared_parameters(text), (of, method)
-
-
-@pytest.mark.parametrize("engine", CALLED)
-def test_signatures_take_what_engines_call(engine):
-    for of, method, positional, text in CALLED[engine]:
-        takes_call(parameters(of, method), method, positional, text)
 
 
 def test_configurations_name_what_is_wrong():

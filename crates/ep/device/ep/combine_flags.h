@@ -7,7 +7,13 @@
 #include "ep/send_map.h"
 #include "ep/token_count.h"
 
-enum CombinePhase : u32 { COMBINE_WAIT_FLAG = 1, COMBINE_FLAG_OVERRUN = 2, COMBINE_OTHER_WAY = 3 };
+enum CombinePhase : u32 {
+    COMBINE_WAIT_FLAG = 1,
+    COMBINE_FLAG_OVERRUN = 2,
+    COMBINE_OTHER_WAY = 3,
+    COMBINE_WAIT_WEIGHTS = 4,
+    COMBINE_WEIGHTS_OVERRUN = 5
+};
 
 // The count of a combine's flag.
 enum CombineWay : u32 { PULLED = 0, PUSHED = 1, COPIED = 2, RELEASED = 3 };

@@ -6,10 +6,10 @@
 // of ranks may differ. The arguments of the kernels that nothing is overwritten too early use waits for all ranks, so they must hold
 // without the waits for S.
 //
-// Late writes of S at d. S may write its flag words, its rows and meta records of a dispatch, and its rows and weights of a combine
-// that pushes. S alone writes each of these: word [S], rows [S * row_stride ..] (so the mode must be slotted), and
+// Late writes of S at d. S may write its flag words, its rows and meta records of a dispatch, its late weights, and its rows and weights of
+// a combine that pushes. S alone writes each of these: word [S], rows [S * row_stride ..] (so the mode must be slotted), and
 // place [S] of the push window (so places are ranks here, and that window shares no memory with the one that is pulled).
-// While d masks S, d reads none of them. After a reset d reads word [S] again. The ranks of a reset have nothing in flight. They take
+// While d masks S, d reads none of them, but for late weights of rows that had come: `late_weights.hip` has the reason. After a reset d reads word [S] again. The ranks of a reset have nothing in flight. They take
 // the greatest epoch that any of them may have sent, also in a send without its receive, and continue with the next one. So no old
 // word has the epoch that d waits for, and d reads rows only after words.
 //
@@ -51,21 +51,27 @@ ANABRANCH_DEVICE void mask_rank(const Grid& grid, const WaitContext& wait, const
     flag_store(grid, &entry->masked, u64(1));
 }
 
+// Whether a flag {epoch, count} is of this epoch, or a later one.
+struct HasReached {
+    u32 epoch;
+    ANABRANCH_DEVICE bool operator()(u64 flag) const { return flag_has_reached(flag, epoch); }
+};
+
 // Waits for a rank's flag of this epoch.
 ANABRANCH_DEVICE WaitStatus await_flag(const Grid& grid, const WaitContext& wait, u32 phase, u32 rank, const u64* flag, u64& seen) {
     u32 epoch = static_cast<u32>(wait.epoch);
-    return wait_until(
-        grid, wait, phase, rank, epoch, flag, [epoch](u64 value) { return flag_has_reached(value, epoch); }, seen);
+    return wait_until(grid, wait, phase, rank, epoch, flag, HasReached{epoch}, seen);
 }
 
-// The same. Where ranks may be masked, it also ends when this rank is masked, at the latest by this wait: `is_there` is false then. The
+// Waits until a rank's flag has `reached` this epoch. Where ranks may be masked, it also ends when this rank is masked, at the latest by this wait: `is_there` is false then. The
 // patience begins here, so a peer that is as late as this block is not masked. A rank never masks itself: its own flag may not
 // have landed yet. WAIT_FAULT in a poisoned world.
+template <class Reached>
 ANABRANCH_DEVICE WaitStatus await_rank(const Grid& grid, const WaitContext& wait, const MaskView& mask, u32 phase, u32 rank,
-                                       const u64* flag, u64& seen, bool& is_there) {
+                                       const u64* flag, u64& seen, bool& is_there, Reached reached) {
     is_there = true;
-    if constexpr (!MASKS) return await_flag(grid, wait, phase, rank, flag, seen);
     u32 epoch = static_cast<u32>(wait.epoch);
+    if constexpr (!MASKS) return wait_until(grid, wait, phase, rank, epoch, flag, reached, seen);
     bool given_up = is_masked(grid, mask, rank);
     u32 looks = 0;
     u64 begin = grid.clock_ns();
@@ -74,7 +80,7 @@ ANABRANCH_DEVICE WaitStatus await_rank(const Grid& grid, const WaitContext& wait
         [&]() {
             if (given_up) return true;
             seen = flag_load_for_wait(grid, flag);
-            if (flag_has_reached(seen, epoch)) return true;
+            if (reached(seen)) return true;
             if (++looks % SPINS_PER_CHECK != 0 || rank == wait.rank) return false;
             u64 waited = grid.clock_ns() - begin;
             given_up = waited > mask.patience_ns;
@@ -84,6 +90,12 @@ ANABRANCH_DEVICE WaitStatus await_rank(const Grid& grid, const WaitContext& wait
         [&]() { return Missing{rank, epoch, seen}; });
     is_there = !given_up;
     return status;
+}
+
+// The same, for a flag {epoch, count}.
+ANABRANCH_DEVICE WaitStatus await_rank(const Grid& grid, const WaitContext& wait, const MaskView& mask, u32 phase, u32 rank,
+                                       const u64* flag, u64& seen, bool& is_there) {
+    return await_rank(grid, wait, mask, phase, rank, flag, seen, is_there, HasReached{static_cast<u32>(wait.epoch)});
 }
 
 // The ranks that a block of a combine leaves out, in local memory after the fault word and the poison word (the plan's `combine_local_bytes`).

@@ -125,8 +125,10 @@ device_struct! {
         pub slot_map: DevicePointer<u32>,
         /// `[local_experts][capacity][row_bytes]` of the combine type.
         pub experts: DevicePointer<u8>,
-        /// `[local_experts][capacity]` f32 as words; null for the dispatched ones.
+        /// `[local_experts][capacity]` f32 as words; null for those of the received rows.
         pub weights: DevicePointer<u32>,
+        /// The late window, `[window rows][top_k]` f32 as words; null for the dispatched weights.
+        pub late: DevicePointer<u32>,
         /// `[window rows][row_bytes]`: the combine window, or a buffer of its shape; written for the rows received.
         pub output: DevicePointer<u8>,
         /// Bytes of a row in the combine type, a multiple of 16.

@@ -18,7 +18,7 @@ pub use expert_major::{
 pub use nodes::NodesView;
 pub use nodes::{CombineNodesArgs, DispatchNodesArgs};
 pub use routing::{DispatchReplayArgs, RoutingHead, SaveRoutingArgs, SavedRouting};
-pub use weights::FillWeightsArgs;
+pub use weights::{FillWeightsArgs, LateWeightsArgs};
 
 device_struct! {
     /// The ranks of each expert.

@@ -139,9 +139,8 @@ impl ExpertMajor {
 
     /// Sums the experts' outputs of each received row into the combine window of the dispatch: the sum over its pairs, in the order of
     /// k, of weight times output. It starts at 0, rounds each product and each sum to f32, and rounds once to the combine type. The
-    /// weights are those of `experts`, or else the dispatched ones, zeros where the dispatch had none. Rows whose pairs were all dropped give
-    /// zeros. Returns
-    /// [`ExpertOutput::InWindow`], for [`ExpertParallel::combine`].
+    /// weights are those of `experts`, or else the late ones ([`ExpertParallel::send_weights`]), or else the dispatched ones, zeros where the
+    /// dispatch had none. Rows whose pairs were all dropped give zeros. Returns [`ExpertOutput::InWindow`], for [`ExpertParallel::combine`].
     ///
     /// `experts` may be the layout's own rows if the dispatch type is the combine type. Not collective. It launches one kernel
     /// on the stream, which must be ordered after the expand and the experts, and before the combine.
@@ -234,6 +233,7 @@ impl ExpertMajor {
             weights: experts
                 .weights
                 .map_or(DevicePointer::NULL, |weights| DevicePointer::new(weights.address())),
+            late: DevicePointer::new(dispatched.late_weights()),
             output: DevicePointer::new(output),
             row_bytes: self.plan.dispatch_plan().combine_row_bytes(),
             reserved: 0,

@@ -56,6 +56,8 @@ pub struct EpConfig {
     pub waves_per_block: u32,
     /// Whether combine also sums weights: for each token and each of its `top_k` entries, over the ranks that received the token.
     pub combine_weights: bool,
+    /// Whether weights may be sent after the dispatch.
+    pub late_weights: bool,
     /// Measured launch shapes (`ep.table`), from which the plan chooses; `None`: this crate's table for the device, if it has one.
     pub table: Option<Arc<LaunchTable>>,
     /// Cast of the rows before dispatch sends them. With a cast, `dispatch_type` is the cast's type and `scale_bytes` stays 0.
@@ -133,6 +135,9 @@ setters! {
     /// ([`Dispatched::combine_weights`](crate::Dispatched::combine_weights)): the dispatched ones unless the experts overwrite them. Combine
     /// then needs a [`CombineOutput`](crate::CombineOutput) with a buffer for the sums.
     combine_weights: bool;
+    /// Sets whether weights may be sent after the dispatch ([`ExpertParallel::send_weights`](crate::ExpertParallel::send_weights)), for callers
+    /// that have them only at the combine. Takes `4 top_k` bytes of the heap for each row of the windows.
+    late_weights: bool;
     /// Sets the table from which the plan chooses launch shapes.
     table: Arc<LaunchTable>;
     /// Sets what moves rows between ranks.
@@ -176,6 +181,7 @@ impl EpConfig {
             max_blocks: 0,
             waves_per_block: 0,
             combine_weights: false,
+            late_weights: false,
             table: None,
             dispatch_cast: DispatchCast::None,
             cast_from: DataType::Bf16,
@@ -213,6 +219,7 @@ impl EpConfig {
             ("mode", self.mode.to_string()),
             ("slots", self.slots.to_string()),
             ("combine_weights", self.combine_weights.to_string()),
+            ("late_weights", self.late_weights.to_string()),
             ("dispatch_cast", self.dispatch_cast.to_string()),
             ("cast_from", self.cast_from.to_string()),
             ("device_token_count", self.device_token_count.to_string()),

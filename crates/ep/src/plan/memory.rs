@@ -127,6 +127,8 @@ impl Plan {
             (rows, layout.combine_rows),
             ("combine weights", layout.combine_weights),
             ("pushed weights", layout.pushed_weights),
+            ("late weights", layout.late_weights),
+            ("late weights' flags", layout.late_flags),
             ("returned rows", layout.returned_rows),
             ("staged rows", layout.staged_rows),
             ("staged meta records", layout.staged_meta),

@@ -81,6 +81,10 @@ pub struct SlotLayout {
     /// Weights that peers push, `[fan_out][max_tokens][top_k]` f32, where the plan combines weights and pushes; else empty. Where ranks
     /// may be masked, `[ranks]` in place of `[fan_out]`.
     pub pushed_weights: u64,
+    /// The late window, `[rows][top_k]` f32, where the plan has late weights; else empty.
+    pub late_weights: u64,
+    /// Its flag words, each an epoch, one per rank, [`FLAG_STRIDE`] bytes apart; empty with it.
+    pub late_flags: u64,
     /// The return window: experts' rows that copy engines or ranks of other nodes write here, `[rows][combine_row_bytes]`. Empty, like
     /// the staging areas, where kernels store all rows.
     pub returned_rows: u64,
@@ -396,6 +400,8 @@ fn slot_layout(config: &EpConfig, route: &Route, ranks: u32, capacity: &Capacity
     let push_rows = if masks { place(pushed) } else { combine_rows };
     let combine_weights = place(rows * config.weight_bytes());
     let pushed_weights = place(pushed_rows * config.weight_bytes());
+    let late_weights = place(if config.late_weights { rows * u64::from(config.top_k) * 4 } else { 0 });
+    let late_flags = place(if config.late_weights { flags } else { 0 });
     let returned_rows = place(returned * row_bytes(config, config.combine_type));
     let staged_rows = place(staged * row_bytes(config, config.dispatch_type));
     let staged_meta = place(staged * u64::from(meta_bytes(config)));
@@ -413,6 +419,8 @@ fn slot_layout(config: &EpConfig, route: &Route, ranks: u32, capacity: &Capacity
         push_rows,
         combine_weights,
         pushed_weights,
+        late_weights,
+        late_flags,
         returned_rows,
         staged_rows,
         staged_meta,

@@ -28,6 +28,8 @@ pub struct NearOptions {
     pub codec: CombineCodec,
     /// Whether combine also sums weights.
     pub combine_weights: bool,
+    /// Whether weights may be sent after the dispatch.
+    pub late_weights: bool,
 }
 
 /// Options of [`Route::Nodes`].
@@ -40,7 +42,7 @@ pub struct NodesOptions {
 }
 
 /// Why only [`Route::Near`] has an option, by route: engines, then nodes.
-const WHY: [(&str, [&str; 2]); 4] = [
+const WHY: [(&str, [&str; 2]); 5] = [
     (
         "mode",
         ["in other modes the rows for a rank do not lie in one piece whose place is known before the counts";
@@ -61,6 +63,7 @@ const WHY: [(&str, [&str; 2]); 4] = [
         ],
     ),
     ("combine_weights", ["combined weights are pulled or pushed by kernels beside the rows"; 2]),
+    ("late_weights", ["late weights are stored by kernels at the ranks of the rows"; 2]),
 ];
 
 impl EpConfig {
@@ -79,6 +82,7 @@ impl EpConfig {
                 patience: self.on_timeout.masks().then(|| self.on_timeout.patience()),
                 codec: self.combine_codec,
                 combine_weights: self.combine_weights,
+                late_weights: self.late_weights,
             })),
             (None, Payload::CopyEngine, None) => Ok(Route::Engine),
             (None, payload, Some((field, given, allowed, [why, _]))) => {
@@ -115,6 +119,7 @@ impl EpConfig {
                 CombineCodec::None.name(),
             ),
             (self.combine_weights, "true".to_owned(), "false"),
+            (self.late_weights, "true".to_owned(), "false"),
         ];
         let mut all = WHY.into_iter().zip(settings);
         let ((field, why), (_, given, allowed)) = all.find(|(_, (is_set, ..))| *is_set)?;

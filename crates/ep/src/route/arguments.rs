@@ -7,8 +7,8 @@ use anabranch_shmem::TeamView;
 
 use super::{COMBINE, COUNT, DISPATCH};
 use crate::args::{
-    CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, DispatchReplayArgs, FillWeightsArgs, MaskView,
-    PlacementView, ReceivedView, SaveRoutingArgs, SavedRouting,
+    CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, DispatchReplayArgs, FillWeightsArgs,
+    LateWeightsArgs, MaskView, PlacementView, ReceivedView, SaveRoutingArgs, SavedRouting,
 };
 use crate::options::{DispatchCast, Mode};
 use crate::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan, RoutingLayout};
@@ -172,6 +172,32 @@ impl RankArguments<'_> {
             ..ReceivedView::zeroed()
         };
         FillWeightsArgs { received, window: pointer(slot.combine_weights()) }
+    }
+
+    /// Arguments of the kernel that sends weights after a dispatch of `tokens`.
+    pub fn late_weights(
+        &self,
+        slot: &SlotAddresses,
+        tokens: u32,
+        weights: DeviceSlice,
+        mask: MaskView,
+    ) -> LateWeightsArgs {
+        let (plan, start) = (self.plan, slot.heap_offset());
+        LateWeightsArgs {
+            team: self.team,
+            weights: pointer(weights.address()),
+            send_map: pointer(slot.send_map()),
+            state: pointer(slot.state()),
+            window_offset: start + plan.layout().late_weights,
+            flags_offset: start + plan.layout().late_flags,
+            token_count: tokens,
+            fan_out: plan.fan_out(),
+            top_k: plan.config().top_k,
+            flag_stride: FLAG_STRIDE,
+            operation: COMBINE.0,
+            reserved: 0,
+            mask,
+        }
     }
 
     /// Arguments of a combine that pulls; without an output for the send.

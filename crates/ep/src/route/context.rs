@@ -41,7 +41,14 @@ pub(crate) const COUNT_NAME: OperationName =
     OperationName { name: "ep count", phases: &["start", "counts of a peer", "count of a later dispatch"] };
 pub(crate) const COMBINE_NAME: OperationName = OperationName {
     name: "ep combine",
-    phases: &["start", "experts of a peer", "flag of a later combine", "a peer that combines another way"],
+    phases: &[
+        "start",
+        "experts of a peer",
+        "flag of a later combine",
+        "a peer that combines another way",
+        "late weights of a peer",
+        "late weights of a later combine",
+    ],
 };
 
 /// A call in reports of expired waits: its name, and the operation codes of its kernels.
@@ -56,6 +63,8 @@ impl Call {
     pub(super) const DISPATCH: Self = Self("dispatch", OF_DISPATCH);
     /// The receive of a dispatch, and the kernel that fills the weight window after a whole dispatch.
     pub(super) const DISPATCH_RECV: Self = Self("dispatch receive", OF_DISPATCH);
+    /// Weights after a dispatch.
+    pub(super) const WEIGHTS: Self = Self("late weights", OF_COMBINE);
     /// A whole combine, or the send or receive of a combine that pushes.
     pub(super) const COMBINE: Self = Self("combine", OF_COMBINE);
     /// The send of a combine.

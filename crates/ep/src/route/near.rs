@@ -8,7 +8,7 @@ use super::context::{Call, enqueue, load};
 use super::{Context, Launcher, MaskTable, Rest, Split, Steps};
 use crate::args::{
     CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, DispatchExpertsArgs, DispatchReplayArgs,
-    ExpertExpandArgs, FillWeightsArgs, MaskView, SaveRoutingArgs, SavedRouting,
+    ExpertExpandArgs, FillWeightsArgs, LateWeightsArgs, MaskView, SaveRoutingArgs, SavedRouting,
 };
 use crate::error::Result;
 use crate::kernels;
@@ -16,7 +16,7 @@ use crate::options::Mode;
 use crate::plan::{Geometry, NearOptions, Plan};
 use crate::route::Push;
 use crate::slot::Slot;
-use crate::tensor::{CombineOutput, Tokens};
+use crate::tensor::{CombineOutput, DeviceSlice, Tokens};
 
 /// The route of mapped memory.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub(crate) struct Near {
     replay: LoadedKernel<DispatchReplayArgs>,
     /// Where weights are combined.
     fill: Option<LoadedKernel<FillWeightsArgs>>,
+    /// Where weights may be sent after the dispatch.
+    late: Option<LoadedKernel<LateWeightsArgs>>,
     /// Where ranks may be masked.
     pub(crate) mask: Option<MaskTable>,
 }
@@ -61,6 +63,11 @@ impl Near {
         } else {
             None
         };
+        let late = if options.late_weights {
+            Some(load(masked(kernels::late_weights()))?.get(kernels::LATE_WEIGHTS)?)
+        } else {
+            None
+        };
         let mask = options.patience.map(|patience| MaskTable::new(device, plan.ranks(), patience));
         Ok(Self {
             count,
@@ -73,6 +80,7 @@ impl Near {
             save: jit.load(device, &kernels::save_routing())?.get(kernels::SAVE_ROUTING)?,
             replay: jit.load(device, &kernels::dispatch_replay())?.get(kernels::DISPATCH_REPLAY)?,
             fill,
+            late,
             mask: mask.transpose()?,
         })
     }
@@ -150,6 +158,31 @@ impl Near {
         let geometry = on.context.plan.combine_push_geometry(push.tokens, &on.context.limits);
         let args = on.context.arguments().push(on.slot.get(), push, &geometry, self.mask_view(on.slot.get()));
         on.launch(kernel, &geometry, &args, Call::COMBINE)
+    }
+
+    /// The kernel that sends weights after a dispatch, in a plan that has them.
+    pub(crate) fn late_weights(&self) -> Option<&LoadedKernel<LateWeightsArgs>> {
+        self.late.as_ref()
+    }
+
+    /// Sends weights of this rank's tokens, which were checked, to the rows of their copies.
+    pub(crate) fn send_weights(
+        &self,
+        on: &mut Launcher<'_>,
+        kernel: &LoadedKernel<LateWeightsArgs>,
+        tokens: u32,
+        weights: DeviceSlice,
+    ) -> Result<()> {
+        let (plan, limits) = (&on.context.plan, &on.context.limits);
+        let words = u64::from(tokens) * u64::from(plan.fan_out() * plan.config().top_k);
+        let geometry = plan.local_geometry(words.div_ceil(limits.wave_size.into()), limits);
+        let args = on.context.arguments().late_weights(
+            on.slot.get(),
+            tokens,
+            weights,
+            self.mask_view(on.slot.get()),
+        );
+        on.launch(kernel, &geometry, &args, Call::WEIGHTS)
     }
 
     /// Saves the routing of a dispatch. The caller has ordered the stream.

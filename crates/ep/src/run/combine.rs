@@ -26,7 +26,7 @@ impl ExpertParallel {
         dispatched: Dispatched,
         output: impl Into<CombineOutput>,
     ) -> Result<()> {
-        let (output, Dispatched { mut slot, tokens }) = (output.into(), dispatched);
+        let (output, Dispatched { mut slot, tokens, .. }) = (output.into(), dispatched);
         let _call = self.context.record("combine", self.context.plan.combine_row_bytes(), tokens as usize);
         self.check_output(tokens, &output)?;
         self.context.check_slot(&slot)?;

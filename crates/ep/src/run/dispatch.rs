@@ -34,7 +34,7 @@ impl ExpertParallel {
         if !received {
             self.route.recv(&mut self.context.on(stream, &mut slot)?, tokens)?;
         }
-        Ok(Dispatched { slot, tokens })
+        Ok(Dispatched::new(slot, tokens))
     }
 
     /// Checks the tokens, takes a slot and sends; with `whole` also receives, if the route has one kernel for both (then `true`).

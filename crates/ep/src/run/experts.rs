@@ -70,7 +70,7 @@ impl ExpertParallel {
         #[expect(clippy::expect_used, reason = "only plans with this route have this kernel")]
         let near = self.route.near().expect("the route of mapped memory");
         near.send_to_experts(context.on(stream, &mut slot)?, tokens, &experts.kernel, &geometry, args)?;
-        Ok(Dispatched { slot, tokens: count })
+        Ok(Dispatched::new(slot, count))
     }
 }
 

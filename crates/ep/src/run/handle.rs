@@ -11,9 +11,15 @@ use crate::slot::SlotTicket;
 pub struct Dispatched {
     pub(crate) slot: SlotTicket,
     pub(super) tokens: u32,
+    /// Whether its weights were sent after it.
+    pub(super) has_late_weights: bool,
 }
 
 impl Dispatched {
+    pub(super) fn new(slot: SlotTicket, tokens: u32) -> Self {
+        Self { slot, tokens, has_late_weights: false }
+    }
+
     /// Tokens that this rank dispatched; with a device token count, its upper bound.
     pub fn tokens(&self) -> u32 {
         self.tokens
@@ -66,6 +72,12 @@ impl Dispatched {
     /// overwrite the weights of received rows before combine, which sums them whether it pulls or pushes.
     pub fn combine_weights(&self) -> DeviceAddress {
         self.slot.get().combine_weights()
+    }
+
+    /// The late weights of the received rows, `[rows][top_k]` f32 at their indices, once
+    /// [`ExpertParallel::send_weights`](crate::ExpertParallel::send_weights) has sent them; else null.
+    pub fn late_weights(&self) -> DeviceAddress {
+        if self.has_late_weights { self.slot.get().late_weights() } else { DeviceAddress::NULL }
     }
 
     /// The combine window: `[rows][hidden]` of the combine type, at the indices of the received rows, for the experts' output. Null

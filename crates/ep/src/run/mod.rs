@@ -23,6 +23,7 @@ mod dispatch;
 mod dropped;
 mod experts;
 mod handle;
+mod late_weights;
 mod mask;
 mod received;
 mod replay;

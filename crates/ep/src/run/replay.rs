@@ -68,6 +68,6 @@ impl ExpertParallel {
         routing.order_after_save(stream, is_captured)?;
         // The routing's memory outlives this kernel: its drop waits for it.
         near.replay(on, &tokens, saved, &mut launching, |event| routing.read_until(event, is_captured))?;
-        Ok(Dispatched { slot, tokens: count })
+        Ok(Dispatched::new(slot, count))
     }
 }

@@ -206,7 +206,7 @@ impl ExpertParallel {
         if !routing.belongs_to(self) {
             return Err(Error::ForeignHandle);
         }
-        let Dispatched { slot, tokens } = dispatched;
+        let Dispatched { slot, tokens, .. } = dispatched;
         let mut on = self.context.on(stream, slot)?;
         let mut launching = self.context.world.launching(stream)?;
         on.order_after()?;

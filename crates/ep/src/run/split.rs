@@ -99,7 +99,7 @@ impl ExpertParallel {
         let _call = self.context.record("dispatch_recv", self.context.plan.token_bytes(), tokens as usize);
         self.context.check_slot(&slot)?;
         self.route.recv(&mut self.context.on(stream, &mut slot)?, tokens)?;
-        Ok(Dispatched { slot, tokens })
+        Ok(Dispatched::new(slot, tokens))
     }
 
     /// The send of a [combine](Self::combine): flags to the peers that the experts' rows are in the window, or pushes the rows of another
@@ -115,7 +115,7 @@ impl ExpertParallel {
         experts: ExpertOutput,
         dispatched: Dispatched,
     ) -> Result<CombineSent> {
-        let Dispatched { mut slot, tokens } = dispatched;
+        let Dispatched { mut slot, tokens, .. } = dispatched;
         let _call =
             self.context.record("combine_send", self.context.plan.combine_row_bytes(), tokens as usize);
         self.context.check_slot(&slot)?;

@@ -82,6 +82,11 @@ impl SlotAddresses {
         if self.weights { self.heap.offset(self.layout.combine_weights) } else { DeviceAddress::NULL }
     }
 
+    /// The late window, in a plan with late weights.
+    pub fn late_weights(&self) -> DeviceAddress {
+        self.heap.offset(self.layout.late_weights)
+    }
+
     /// Whether the range and the slot's windows have bytes in common.
     pub fn overlaps(&self, address: DeviceAddress, bytes: u64) -> bool {
         let start = self.heap.0;

@@ -36,7 +36,7 @@ impl EpConfig {
     #[new]
     #[pyo3(signature = (*, hidden, experts, top_k, max_tokens, dispatch_dtype = None, combine_dtype = None, scale_bytes = 0,
         max_recv = 0, mode = "auto", slots = None, placement = None, combine_source = "any", combine_codec = "none",
-        combine_weights = false, dispatch_cast = "none", cast_from = None, device_token_count = false, mask_after = None,
+        combine_weights = false, late_weights = false, dispatch_cast = "none", cast_from = None, device_token_count = false, mask_after = None,
         payload = "kernels", blocks = 0, waves_per_block = 0))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
@@ -54,6 +54,7 @@ impl EpConfig {
         combine_source: &str,
         combine_codec: &str,
         combine_weights: bool,
+        late_weights: bool,
         dispatch_cast: &str,
         cast_from: Option<&Bound<'_, PyAny>>,
         device_token_count: bool,
@@ -72,6 +73,7 @@ impl EpConfig {
             .combine_source(word::<CombineSource>(combine_source)?)
             .combine_codec(word::<CombineCodec>(combine_codec)?)
             .combine_weights(combine_weights)
+            .late_weights(late_weights)
             .device_token_count(device_token_count)
             .payload(word::<Payload>(payload)?)
             .launch(blocks, waves_per_block);

@@ -121,7 +121,7 @@ impl Dispatched {
 impl Dispatched {
     /// Tokens that this rank dispatched.
     #[getter]
-    fn tokens(&self) -> PyResult<u32> {
+    pub(super) fn tokens(&self) -> PyResult<u32> {
         self.tokens_now().ok_or_else(|| usage("this dispatch was used already"))
     }
 
@@ -156,6 +156,14 @@ impl Dispatched {
     #[getter]
     fn combine_rows(&self) -> PyResult<Option<Memory>> {
         self.rows_of(ep::Dispatched::combine_rows, self.inner.ep.plan().config().combine_type)
+    }
+
+    /// Weights of `ExpertParallel.send_weights`, `[rows, top_k]` f32 at the indices of the rows received; `None` before that call.
+    #[getter]
+    fn late_weights(&self) -> PyResult<Option<Memory>> {
+        let plan = self.inner.ep.plan();
+        let shape = vec![plan.rows(), u64::from(plan.config().top_k)];
+        self.window(ep::Dispatched::late_weights, shape, None, DataType::F32)
     }
 
     /// Weights that combine sums, `[rows, top_k]` f32, in plans with `combine_weights`; else `None`.

@@ -212,8 +212,8 @@ impl ExpertMajor {
         })
     }
 
-    /// Sums the experts' output of each received row, times the dispatched weights, for the combine: `y` is `[local experts, capacity,
-    /// hidden]` of the plan's combine type. `weights`, `[local experts, capacity]` float32, take the place of the dispatched ones. The sums go
+    /// Sums the experts' output of each received row, times the dispatched or late weights, for the combine: `y` is `[local experts, capacity,
+    /// hidden]` of the plan's combine type. `weights`, `[local experts, capacity]` float32, take their place. The sums go
     /// into `dispatched.combine_rows`, which `combine(dispatched, out=...)` takes, or into
     /// `out`, `[rows_capacity, hidden]`, for `combine(dispatched, out, out=...)`. No other rank takes part.
     #[pyo3(signature = (dispatched, y, *, weights = None, out = None, stream = None))]

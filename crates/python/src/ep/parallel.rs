@@ -155,6 +155,30 @@ impl ExpertParallel {
         Ok(self.dispatched(of_handle, handle))
     }
 
+    /// Sends weights, `[tokens, top_k]` float32, to the ranks that received the tokens of a dispatch, and waits for those of all ranks:
+    /// `ExpertMajor.contract` then uses them in place of the dispatched ones. For plans with `late_weights`. All ranks of the group call it,
+    /// once for a dispatch, before its combine. On the stream of the dispatch unless another is given.
+    #[pyo3(signature = (dispatched, topk_weights, *, stream = None))]
+    fn send_weights(
+        &self,
+        py: Python<'_>,
+        dispatched: &Dispatched,
+        topk_weights: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.own(&dispatched.inner, "dispatch")?;
+        let weights = Array::new("topk_weights", topk_weights, self.inner.state.home)?;
+        weights.expect_type(DataType::F32)?;
+        let (tokens, top_k) = (u64::from(dispatched.tokens()?), u64::from(self.config().top_k));
+        weights.expect_shape(&[Some(tokens), Some(top_k)], &format!("[{tokens}, {top_k}]"))?;
+        let stream = self.stream_or(py, stream, &dispatched.stream)?;
+        // SAFETY: `launch_with` keeps the tensor until the launch is over.
+        let slice = unsafe { weights.slice() };
+        self.launch_with(py, &stream, dispatched, objects([Some(weights)]), |ep, stream, handle| {
+            ep.send_weights(stream, handle, slice)
+        })
+    }
+
     /// The send of a `combine`. It waits for no rank.
     #[pyo3(signature = (dispatched, y = None, *, stream = None))]
     fn combine_send(

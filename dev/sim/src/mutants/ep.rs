@@ -210,6 +210,14 @@ pub(super) const FILES: &[File] = &[
         ],
     },
     File {
+        file: "ep/kernels/late_weights.hip",
+        rows: &[
+            ("flag_weights", "flag_store", Mutants(&["LATE_WEIGHTS_FLAGGED_EARLY"])),
+            ("await_weights", "acquire_after_wait", Mutants(&["LATE_WEIGHTS_NO_ACQUIRE"])),
+            ("anabranch_ep_late_weights", "arrive_is_last", Mutants(&["LATE_WEIGHTS_UNCOUNTED"])),
+        ],
+    },
+    File {
         file: "ep/kernels/combine.hip",
         rows: &[("offer_rows", "offer_earlier_work", Mutants(&["COMBINE_UNRELEASED"]))],
     },

@@ -5,10 +5,11 @@ use anabranch_conformance::ep::oracle::{Contracted, ExpertMajorDelivery, FactorE
 use anabranch_conformance::ep::reference::{ReferenceExpertMajorArgs, reference_expert_major};
 use anabranch_ep::expert_major::{ExpertRowSource, ExpertTable};
 use anabranch_ep::simulation::{
-    DispatchExpertsArgs, ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, ReceivedView,
+    DispatchExpertsArgs, ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, LateWeightsArgs, ReceivedView,
 };
 use anabranch_ep::{DispatchCast, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, ScaleLayout};
 use anabranch_ranks::GroupRank;
+use anabranch_shmem::TeamView;
 use anabranch_weakmem::SeededError;
 
 use super::{
@@ -39,6 +40,8 @@ pub(super) struct Experts {
     expand: SeededKernel,
     reference: SeededKernel,
     contract: SeededKernel,
+    /// Weights after a dispatch.
+    late: SeededKernel,
     /// Dispatch with expand.
     dispatch: SeededKernel,
     memory: Vec<Memory>,
@@ -75,6 +78,7 @@ impl Experts {
             reference: kernels.load_right(reference_experts, "anabranch_ep_reference_expert_major")?,
             contract: kernels
                 .load(kernels::expert_contract(DataType::F32), "anabranch_ep_expert_contract")?,
+            late: kernels.load(kernels::late_weights(), "anabranch_ep_late_weights")?,
             dispatch: kernels.load(
                 kernels::dispatch_experts(DataType::F32, DispatchCast::None).with("EP_TILE", WAVE),
                 "anabranch_ep_dispatch_experts",
@@ -146,13 +150,19 @@ impl Experts {
         }
     }
 
-    fn contract_args(&self, received: ReceivedView, output: DevicePointer<u8>) -> ExpertContractArgs {
+    fn contract_args(
+        &self,
+        received: ReceivedView,
+        output: DevicePointer<u8>,
+        late: DevicePointer<u32>,
+    ) -> ExpertContractArgs {
         let Memory { plan, layout, output: made, .. } = &self.memory[received.rank as usize];
         ExpertContractArgs {
             received,
             slot_map: at(*layout, plan.layout().slot_map),
             experts: at(*made, 0),
             weights: DevicePointer::NULL,
+            late,
             output,
             row_bytes: plan.dispatch_plan().combine_row_bytes(),
             reserved: 0,
@@ -205,20 +215,39 @@ impl Experts {
         bench.launch(rank, &self.expand, Grid { local_bytes: tables, ..grid }, &expanding)
     }
 
-    /// Queues experts and contract.
+    /// Queues experts, weights after the dispatch where there are some, and contract.
     pub(super) fn queue_work(
         &self,
         bench: &mut Bench,
         received: ReceivedView,
-        output: DevicePointer<u8>,
+        (output, weights): (DevicePointer<u8>, Option<(LateWeightsArgs, DevicePointer<u32>)>),
         grid: Grid,
     ) -> Result<(), SeededError> {
-        self.queue_reference(bench, received.rank, grid)?;
-        bench.launch(received.rank, &self.contract, grid, &self.contract_args(received, output))
+        let rank = received.rank;
+        self.queue_reference(bench, rank, grid)?;
+        let mut late = DevicePointer::NULL;
+        if let Some((args, window)) = weights {
+            bench.launch(rank, &self.late, grid, &args)?;
+            late = window;
+        }
+        bench.launch(rank, &self.contract, grid, &self.contract_args(received, output, late))
     }
 }
 
 impl Ep {
+    /// The weights that a rank sends after a dispatch, in two epochs of three, and its window of them.
+    pub(super) fn late_weights_args(
+        &self,
+        team: TeamView,
+        rank: u32,
+        epoch: u32,
+    ) -> Option<(LateWeightsArgs, DevicePointer<u32>)> {
+        let (slot, tokens) = (self.slot(rank), self.tokens(rank, epoch));
+        let weights = tokens.weights.filter(|_| epoch % 3 != 1)?;
+        let args = self.arguments(team).late_weights(&slot, self.case.tokens, weights, self.mask_view(rank));
+        Some((args, DevicePointer::new(slot.late_weights())))
+    }
+
     /// What a dispatch delivered to a rank.
     pub(super) fn received(&self, rank: u32) -> ReceivedView {
         let (plan, layout, memory) = (&self.plan, self.plan.layout(), self.bench.ranks[rank as usize]);

@@ -148,6 +148,7 @@ impl Ep {
         .combine_type(DataType::F32)
         .combine_source(if case.staged { CombineSource::Buffer } else { CombineSource::Window })
         .combine_weights(replays)
+        .late_weights(case.protocol == Protocol::EpExperts)
         .launch(case.blocks, case.waves);
         let masks = case.protocol == Protocol::EpMask;
         let config = if masks { config.on_timeout(mask::on_timeout()) } else { config };
@@ -334,7 +335,8 @@ impl Ep {
                 }
                 match &self.experts {
                     Some(experts) => {
-                        experts.queue_work(&mut self.bench, received, expert.output, working)?;
+                        let late = self.late_weights_args(team, rank, epoch);
+                        experts.queue_work(&mut self.bench, received, (expert.output, late), working)?;
                     }
                     None => self.bench.launch(rank, &self.expert, working, &expert)?,
                 }

@@ -73,7 +73,7 @@ def low_latency_bytes(max_tokens: int, hidden: int, ranks: int) -> int:
     """The same for low-latency mode, with two dispatches under way, and the weights of their combines."""
     meta = 8 + 8 * _MOST_TOP_K + 4 * (hidden // BLOCK) + 16
     rows = ranks * max_tokens * (4 * hidden + meta)
-    weights = ranks * max_tokens * (2 * 16 + 8 + 8 * _MOST_TOP_K + 16)
+    weights = ranks * max_tokens * 4 * _MOST_TOP_K
     return 2 * (rows + weights + 2 * _flags(ranks))
 
 

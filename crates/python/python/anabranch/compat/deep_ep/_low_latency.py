@@ -19,8 +19,6 @@ from ._world import Joined
 
 # Dispatches that can wait for their combine: one for each of two micro-batches.
 SLOTS = 2
-# Elements of the empty rows with which weights travel: the fewest that a row may have.
-_EMPTY_ROW = 8
 
 
 class Shape(NamedTuple):
@@ -74,11 +72,10 @@ class Handle:
 
 
 class Plan:
-    """A slotted plan, two expert-major layouts of it, and a plan by which the weights of combines travel."""
+    """A slotted plan, and two expert-major layouts of it."""
 
     def __init__(self, joined: Joined, shape: Shape, mask_after: float | None) -> None:
         self._joined, self.shape = joined, shape
-        self._is_masked = mask_after is not None
         if shape.is_fp8 and not shape.is_rounded:
             rows: dict[str, Any] = {"dispatch_cast": "fp8_block", "cast_from": torch.bfloat16}
         elif shape.is_fp8:
@@ -86,15 +83,20 @@ class Plan:
         else:
             rows = {"dispatch_dtype": torch.bfloat16}
 
-        def plan(**options: Any) -> anabranch.ExpertParallel:
-            common = {"experts": shape.experts, "top_k": shape.top_k, "max_tokens": shape.max_tokens, "mask_after": mask_after}
-            config = anabranch.EpConfig(**common, **options, combine_dtype=torch.bfloat16, mode="slotted", combine_source="window")
-            return make_plan(joined, config)
-
-        self.native = plan(hidden=shape.hidden, slots=SLOTS, **rows)
-        # Rows land at the same places as those of `native`, because places follow from the ids alone.
-        # On two H100 the default launch is 5 us faster for 128 tokens than 8 blocks of 4 waves.
-        self._weights = plan(hidden=_EMPTY_ROW)
+        config = anabranch.EpConfig(
+            hidden=shape.hidden,
+            experts=shape.experts,
+            top_k=shape.top_k,
+            max_tokens=shape.max_tokens,
+            mask_after=mask_after,
+            slots=SLOTS,
+            combine_dtype=torch.bfloat16,
+            mode="slotted",
+            combine_source="window",
+            late_weights=True,
+            **rows,
+        )
+        self.native = make_plan(joined, config)
         # The layout that was used last is the last one.
         scales = "packed_columns" if shape.is_packed else "columns"
         self._layouts = deque(self.native.expert_major(scale_layout=scales) for _ in range(SLOTS))
@@ -103,10 +105,6 @@ class Plan:
         self._pending: list[Handle] = []
         # A rank that still compiles kernels is not masked for it.
         joined.world.barrier(ranks=joined.ranks)
-
-    def natives(self) -> tuple[anabranch.ExpertParallel, ...]:
-        """The plans, each with a mask of its own."""
-        return self.native, self._weights
 
     def drop_pending(self, most: int = 0) -> None:
         """Releases the oldest dispatches that were not combined, all but ``most``, on all ranks alike."""
@@ -181,7 +179,7 @@ class Plan:
             raise anabranch.UsageError(f"this dispatch cannot be combined: {state}")
         if weights.shape != handle.ids.shape:
             raise anabranch.UsageError(f"topk_weights has shape {tuple(weights.shape)}; the dispatch had ids of shape {tuple(handle.ids.shape)}")
-        # All before the weights travel, which is a call of all ranks.
+        # All before the weights are sent, which is a call of all ranks.
         places = (len(handle.layout.experts), handle.layout.capacity, self.shape.hidden)
         require("x", x, places, torch.bfloat16)
         require("topk_weights", weights, tuple(handle.ids.shape), torch.float32)
@@ -193,18 +191,7 @@ class Plan:
             out = torch.empty(tokens, self.shape.hidden, dtype=torch.bfloat16, device=x.device)
         handle.use_current_stream()
         operation = handle.operation
-        # Nobody reads the rows.
-        empty = torch.empty(tokens, _EMPTY_ROW, dtype=torch.bfloat16, device=x.device)
-        brought = self._weights.dispatch(empty, handle.ids, weights.detach().contiguous())
-        self._joined.settle()
-        # Contract reads the weights of a row where its dispatch had put them.
-        weights_of_rows = self._window(brought, "weights")
-        if self._is_masked:
-            # Of a rank that is masked in this plan alone the weights are those of an earlier dispatch: its rows count 0.
-            masked = torch.from_dlpack(self._weights.mask).bool().repeat_interleave(self._weights.row_stride)[:, None]
-            weights_of_rows = weights_of_rows.masked_fill(masked, 0)
-        self._window(operation, "weights").copy_(weights_of_rows)
-        brought.release()
+        self.native.send_weights(operation, weights.detach().contiguous(), stream=handle.stream)
         handle.layout.contract(operation, x.detach().contiguous())
         self._pending.remove(handle)
         handle.operation = None

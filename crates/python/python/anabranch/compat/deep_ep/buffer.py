@@ -311,8 +311,7 @@ class Buffer(User):
             _LOG.info("%s: at most %d bytes of the heap", shape, low_latency_bytes(shape.max_tokens, shape.hidden, self.group_size))
             plan = low_latency.Plan(self._joined, shape, self._settings.mask_after if self.enable_shrink else None)
             for rank in self._masked:
-                for native in plan.natives():
-                    native.mask_rank(rank)
+                plan.native.mask_rank(rank)
             self._low_latency[shape] = plan
         return self._low_latency[shape]
 
@@ -337,7 +336,7 @@ class Buffer(User):
             x: ``[local experts, ranks * max tokens, hidden]`` bfloat16. With ``zero_copy`` it is not read:
                 :meth:`get_next_low_latency_combine_buffer` has the rows.
             topk_idx: that of the dispatch.
-            topk_weights: ``[tokens, top_k]`` float32. They are sent before the rows are: the call waits for those of the other ranks.
+            topk_weights: ``[tokens, top_k]`` float32. They are sent before the rows are: the stream waits for those of the other ranks.
             handle: of the dispatch, for one combine.
             return_recv_hook: the call only sends; the hook, called once, receives.
             out: ``[tokens, hidden]`` bfloat16, contiguous.
@@ -410,12 +409,11 @@ class Buffer(User):
     def _unmask(self, together: list[int]) -> None:
         for plan in self._low_latency.values():
             plan.drop_pending()
-            for native in plan.natives():
-                native.reset_mask(together, timeout=_UNMASK_SECONDS)
+            plan.native.reset_mask(together, timeout=_UNMASK_SECONDS)
 
     def _need_masks(self, call: str) -> None:
         if not self.enable_shrink:
             raise anabranch.UsageError(f"{call}: this Buffer has no masks; make it with enable_shrink=True")
 
     def _mask_plans(self) -> list[anabranch.ExpertParallel]:
-        return [native for plan in self._low_latency.values() for native in plan.natives()]
+        return [plan.native for plan in self._low_latency.values()]
