@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks `anabranch.compat.deep_ep` on the GPUs of this machine, and measures its calls.
 
-    torchrun --nproc-per-node 2 scripts/deep_ep_gpu_check.py [--tokens 128] [--hidden 7168] [--experts 256] [--top-k 8]
+    torchrun --nproc-per-node 2 scripts/deep_ep_gpu_check.py [--only-times] [--tokens 128] [--hidden 7168] [--experts 256] [--top-k 8]
 
 First the checks of the tests on ranks, with tensors of the GPU; then calls in CUDA graphs, whose results are compared after each replay; then
 times, of the sizes that the options give: of a call's host part, and of a replayed graph. Ends with 1 at the first failure.
@@ -120,26 +120,64 @@ def elastic_graphs(rank, size):
 
 
 def measured(rank, size, options):
-    """Microseconds of the host's part of a call, and of one call in a graph of ten."""
+    """Microseconds of the host's part of a call, and of one dispatch and combine in a graph of ten."""
+    os.environ["ANABRANCH_DEEP_EP_MAX_TOKENS"] = str(options.tokens)
     hint = Buffer.get_low_latency_rdma_size_hint(options.tokens, options.hidden, size, options.experts)
-    buffer = Buffer(dist.group.WORLD, 0, 2 * hint, low_latency_mode=True, explicitly_destroy=True)
+    buffer = Buffer(dist.group.WORLD, 256 << 20, 2 * hint, low_latency_mode=True, explicitly_destroy=True)
+    elastic = ElasticBuffer(dist.group.WORLD, num_max_tokens_per_rank=options.tokens, hidden=options.hidden, explicitly_destroy=True)
     x = torch.randn(options.tokens, options.hidden, dtype=torch.bfloat16)
     ids = torch.rand(options.tokens, options.experts).topk(options.top_k).indices
     weights = torch.rand(options.tokens, options.top_k)
-    for use_fp8 in (False, True):
-        out = torch.empty_like(x)
-        y = torch.zeros(options.experts // size, size * options.tokens, options.hidden, dtype=torch.bfloat16)
+    out = torch.empty_like(x)
+    y = torch.zeros(options.experts // size, size * options.tokens, options.hidden, dtype=torch.bfloat16)
+    layout = buffer.get_dispatch_layout(ids, options.experts)
 
-        def once(use_fp8=use_fp8, out=out, y=y):
-            start = time.perf_counter()
-            _, _, handle, _, _ = buffer.low_latency_dispatch(x, ids, options.tokens, options.experts, use_fp8=use_fp8)
-            middle = time.perf_counter()
-            buffer.low_latency_combine(y, ids, weights, handle, out=out)
-            return middle - start, time.perf_counter() - middle
+    def low_latency(use_fp8):
+        _, _, handle, _, _ = buffer.low_latency_dispatch(x, ids, options.tokens, options.experts, use_fp8=use_fp8)
+        return lambda: buffer.low_latency_combine(y, ids, weights, handle, out=out)
 
-        hosts = [once() for _ in range(40)][20:]
+    def normal():
+        rows, _, _, _, handle, _ = buffer.dispatch(
+            x,
+            num_tokens_per_rank=layout[0],
+            is_token_in_rank=layout[3],
+            num_tokens_per_expert=layout[2],
+            topk_idx=ids,
+            topk_weights=weights,
+            num_worst_tokens=size * options.tokens,
+        )
+        return lambda: buffer.combine(rows, handle)
+
+    def of_elastic(do_expand):
+        rows, _, _, handle, _ = elastic.dispatch(
+            x,
+            topk_idx=ids,
+            topk_weights=weights,
+            num_experts=options.experts,
+            expert_alignment=128,
+            do_handle_copy=False,
+            do_cpu_sync=False,
+            do_expand=do_expand,
+        )
+        return lambda: elastic.combine(rows, handle)
+
+    def once(dispatch):
+        start = time.perf_counter()
+        combine = dispatch()
+        middle = time.perf_counter()
+        combine()
+        return middle - start, time.perf_counter() - middle
+
+    for kind, dispatch in {
+        "low latency bf16": lambda: low_latency(False),
+        "low latency fp8": lambda: low_latency(True),
+        "normal": normal,
+        "ElasticBuffer": lambda: of_elastic(False),
+        "ElasticBuffer, expanded": lambda: of_elastic(True),
+    }.items():
+        hosts = [once(dispatch) for _ in range(40)][20:]
         torch.cuda.synchronize()
-        graph, _ = captured(lambda once=once: [once() for _ in range(10)])
+        graph, _ = captured(lambda dispatch=dispatch: [once(dispatch) for _ in range(10)])
         times = []
         for _ in range(20):
             dist.barrier()
@@ -150,18 +188,19 @@ def measured(rank, size, options):
             end.synchronize()
             times.append(begin.elapsed_time(end) * 100)
         if rank == 0:
-            kind = "fp8" if use_fp8 else "bf16"
             host = [sorted(of_call)[10] * 1e6 for of_call in zip(*hosts)]
             print(
-                f"low latency {kind}, {options.tokens} tokens of {options.hidden}, {size} ranks: dispatch and combine {sorted(times)[10]:.1f} us in a "
+                f"{kind}, {options.tokens} tokens of {options.hidden}, {size} ranks: dispatch and combine {sorted(times)[10]:.1f} us in a "
                 f"graph; host {host[0]:.0f} us and {host[1]:.0f} us",
                 flush=True,
             )
     buffer.destroy()
+    elastic.destroy()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only-times", action="store_true", help="no checks")
     for name, default in (("tokens", 128), ("hidden", 7168), ("experts", 256), ("top-k", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
@@ -169,7 +208,7 @@ def main():
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.set_default_device("cuda")
-    for function in [*CHECKS, graphs, elastic_graphs]:
+    for function in [] if options.only_times else [*CHECKS, graphs, elastic_graphs]:
         function(rank, size)
         if rank == 0:
             print(f"ok {function.__name__}", flush=True)
