@@ -206,6 +206,7 @@ fn random_batches_over_small_pipes() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn random_batches_over_many_pipes() {
     random_messages(2, 4, &config(16 << 20, 0), 20, 300_000);
     // More blocks than the device has multiprocessors: all pipes of a peer.

@@ -103,6 +103,7 @@ fn every_form_on_other_nodes() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_type_and_operator() {
     for across in [Across::Direct, Across::Node] {
         let mut cases = Vec::new();
@@ -122,6 +123,7 @@ fn every_type_and_operator() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn auto_selects_the_faster_form() {
     let by_node = |nodes: &[u32], collective, data_type, count| {
         let case = Case { data: Data::Normal, ..Case::new(collective, data_type, count) };

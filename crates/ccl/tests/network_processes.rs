@@ -64,6 +64,7 @@ fn calls(world: &World, rounds: u64) -> Result<(), Error> {
 }
 
 #[test]
+#[ignore = "extended"]
 fn processes_on_several_nodes() {
     if let Some(role) = role() {
         let mut words = role.argument.splitn(3, ' ');

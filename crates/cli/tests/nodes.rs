@@ -43,6 +43,7 @@ fn invalid_node_counts_are_refused() {
 
 /// Collectives and experts signal by writes.
 #[test]
+#[ignore = "extended"]
 fn collectives_and_experts_run_by_nics_without_atomics() {
     let set = [
         "--set",

@@ -141,6 +141,7 @@ fn the_list_has_protocols_and_mutants() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn exhaustive_search_reports_whether_it_was_complete() {
     let tiny = ["--rounds", "1", "--tokens", "1", "--blocks", "1", "--waves", "1", "--exhaustive"];
     let sim = |more: &[&str]| run(&[&["sim"], &tiny[..], more].concat());

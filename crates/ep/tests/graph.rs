@@ -96,6 +96,7 @@ fn on_plans(
 }
 
 #[test]
+#[ignore = "extended"]
 fn fifty_replays_with_new_tokens_and_routings() {
     for (wave, mode) in [(1, Mode::Slotted), (32, Mode::Slotted), (1, Mode::Compact), (32, Mode::Compact)] {
         let mut case = Case::new(4, wave);

@@ -29,8 +29,9 @@ impl Layer<'_> {
         let tokens = Tokens { weights: tokens.weights.filter(|_| !is_late), ..tokens };
         let mut dispatched = self.ep.dispatch(stream, &tokens)?;
         self.layout.expand(stream, &dispatched)?;
-        // SAFETY: the buffers outlive the stream's work, and the experts were made for this layout.
+        // SAFETY: the buffers outlive the stream's work.
         let (weights, made) = unsafe { (DeviceSlice::of(&uploaded.weights), DeviceSlice::of(&self.made)) };
+        // SAFETY: the experts were made for this layout.
         unsafe { self.experts.run(stream, &self.layout, made)? };
         assert!(dispatched.late_weights().is_null());
         if is_late {

@@ -58,6 +58,7 @@ fn message(send: u32, receive: u32) -> [Launch; 2] {
 }
 
 #[test]
+#[ignore = "extended"]
 fn a_message_with_both_fences_is_right_in_every_run_and_without_one_it_is_not() {
     for profile in BOTH {
         let lab = Lab::new("explore-message", RIGHT, profile);
@@ -76,6 +77,7 @@ fn a_message_with_both_fences_is_right_in_every_run_and_without_one_it_is_not() 
 }
 
 #[test]
+#[ignore = "extended"]
 fn store_buffering_and_load_buffering_have_these_outcomes_and_no_others() {
     for profile in BOTH {
         let lab = Lab::new("explore-buffering", RIGHT, profile);

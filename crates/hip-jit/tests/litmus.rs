@@ -173,6 +173,7 @@ fn missed_between_blocks(lab: &Lab) -> usize {
 }
 
 #[test]
+#[ignore = "extended"]
 fn the_last_block_sees_all_blocks_and_each_fence_for_it_is_needed() {
     let profiles: [(MemoryProfile, &[&str]); 2] = [
         (

@@ -178,6 +178,7 @@ fn multiplied_sums_take_scalars_of_the_host_or_of_the_device() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_movement_of_every_type_has_the_oracles_values() {
     alone!("every_movement_of_every_type_has_the_oracles_values");
     let nccl = Nccl::open(&[]);

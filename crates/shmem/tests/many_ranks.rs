@@ -45,6 +45,7 @@ fn use_world(world: &World) -> Result<(), Error> {
 }
 
 #[test]
+#[ignore = "extended"]
 fn worlds_of_72_and_128_ranks_in_one_process() {
     for (ranks, wave) in [(72, 32), (128, 1)] {
         let mut bench = Bench::with_wave(ranks, wave);
