@@ -200,7 +200,7 @@ def measured(rank, size, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only-times", action="store_true", help="no checks")
+    parser.add_argument("--only-times", action="store_true", help="measure without the checks before")
     for name, default in (("tokens", 128), ("hidden", 7168), ("experts", 256), ("top-k", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()

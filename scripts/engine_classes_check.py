@@ -32,7 +32,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "crates/pyt
 MOST = 12
 os.environ |= {"ANABRANCH_DEEP_EP_MAX_TOKENS": str(MOST), "ANABRANCH_DEEP_EP_SLOTS": "2", "VLLM_DEEPEP_BUFFER_SIZE_MB": "64"}
 os.environ |= dict.fromkeys((f"SGLANG_DEEPEP_{v2}NUM_MAX_DISPATCH_TOKENS_PER_RANK" for v2 in ("", "V2_")), str(MOST))
-# All buffers share the heap of the first one.
+# All buffers share the heap of the first one, which has to be large enough for all.
 os.environ.setdefault("ANABRANCH__HEAP__BYTES", "256 MiB")
 
 import anabranch.compat.deep_ep.install  # noqa: F401 - gives deep_ep

@@ -182,6 +182,9 @@ def main():
     device = torch.device("cpu" if is_host or torch.cuda.device_count() < size else f"cuda:{os.environ['LOCAL_RANK']}")
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    else:
+        # Also where there are GPUs, but too few.
+        os.environ["ANABRANCH__DEVICE__RUNTIME"] = "host"
     dist.init_process_group("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl", timeout=timedelta(seconds=120))
     stub(device)
     assert fused_a2a.Buffer.__module__.startswith("anabranch."), f"Megatron calls {fused_a2a.Buffer}"

@@ -158,18 +158,6 @@ fn replayed_routings_are_verified_and_timed_beside_dispatch() {
 }
 
 #[test]
-#[ignore = "extended"]
-fn a_flat_heap_carries_the_same_traffic() {
-    for threads in [false, true] {
-        let mut arguments = [&["bench", "ep"], SMALL, EP, &["--set", "heap.mode=flat"]].concat();
-        arguments.extend(threads.then_some("--threads"));
-        let rows = rows(&run(&arguments));
-        assert_eq!(rows.len(), 4);
-        assert!(rows.iter().all(|row| row["verified"] == true), "{rows:?}");
-    }
-}
-
-#[test]
 fn every_copy_route_is_verified() {
     let done = run(&[&["bench", "p2p", "--bytes", "4 KiB"], SMALL].concat());
     let rows = rows(&done);

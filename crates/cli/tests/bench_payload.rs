@@ -1,4 +1,4 @@
-//! `anabranch bench ep --payload` and `--capture-beside`, with ranks that are processes on the host runtime.
+//! `anabranch bench ep --payload`, `--capture-beside` and with a flat heap, with ranks that are processes on the host runtime.
 
 use crate::common::{Run, run};
 
@@ -57,4 +57,16 @@ fn concurrent_captures_do_not_disturb_ranks() {
     let seeded = ["--set", "device.host.schedule=seeded", "--set", "device.host.seed=1"];
     let seeded = run(&[&["bench", "ep"], SMALL, EP, &beside, &seeded].concat());
     assert!(seeded.code == 2 && seeded.stderr.contains("device.host.schedule"), "{seeded:?}");
+}
+
+#[test]
+#[ignore = "extended"]
+fn a_flat_heap_carries_the_same_traffic() {
+    for threads in [false, true] {
+        let mut arguments = [&["bench", "ep"], SMALL, EP, &["--set", "heap.mode=flat"]].concat();
+        arguments.extend(threads.then_some("--threads"));
+        let rows = rows(&run(&arguments));
+        assert_eq!(rows.len(), 4);
+        assert!(rows.iter().all(|row| row["verified"] == true), "{rows:?}");
+    }
 }

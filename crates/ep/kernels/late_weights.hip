@@ -11,6 +11,10 @@
 // Why an old flag is not taken for a new one: it is the whole epoch, 64 bits. The operations between may have had no late weights, so 32
 // bits could come round again.
 //
+// Why this rank's own words are not reused too early. The send map, the number of tokens and `dispatch_epoch` were written by the dispatch of
+// this operation, and the slot's next dispatch writes them again. `combine_arrived` is 0 before and after each kernel of the slot that counts in
+// it. Slot order keeps those kernels away until this one has ended.
+//
 // Masked ranks (`ep/mask.h`) get neither weights nor flag, and are not waited for. If this wait masks the source of rows that have come, their
 // weights are old or still being written. Their sums are for that rank alone, and it gets no combine flag.
 #include "anabranch/prelude.h"
@@ -63,8 +67,9 @@ static ANABRANCH_DEVICE void await_weights(const Grid& grid, const LateWeightsAr
 ANABRANCH_KERNEL(anabranch_ep_late_weights, LateWeightsArgs, 1024) {
     u64 epoch = next_epoch(grid, args);
     if (epoch == 0) return;
+    WaitContext wait = context_of(grid, args, epoch);
     send_weights(grid, args);
     if (!arrive_is_last(grid, &args.state->combine_arrived, grid.grid_blocks)) return;
     if (grid.thread == 0) flag_weights(grid, args, epoch);
-    await_weights(grid, args, context_of(grid, args, epoch), private_load(grid, args.team.peer_bases + args.team.rank));
+    await_weights(grid, args, wait, private_load(grid, args.team.peer_bases + args.team.rank));
 }

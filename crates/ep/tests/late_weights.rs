@@ -9,6 +9,7 @@ use anabranch_ep::{
     DeviceSlice, Error, ExpertMajor, ExpertMajorConfig, ExpertOutput, ExpertParallel, Mode, OnTimeout, Tokens,
 };
 use anabranch_hip::{DeviceBuffer, Stream};
+use anabranch_shmem::WorldConfig;
 
 /// A dispatch without weights, and the weights after it.
 struct Layer<'a> {
@@ -135,4 +136,32 @@ fn late_weights_that_cannot_be_sent_are_refused() {
         without.release(&stream, other)?;
         Ok::<_, Error>(world.synchronize(&stream)?)
     }));
+}
+
+#[test]
+fn a_rank_that_sends_no_weights_is_named_by_the_others() {
+    let mut case = Case::new(3, 4);
+    case.config = case.config.late_weights(true);
+    let config = WorldConfig { operation_deadline: Duration::from_secs(2), ..world_config() };
+    let results = on_ranks(case.ranks, case.wave, &config, |world| {
+        let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
+        let stream = world.device().create_stream()?;
+        let me = ep.rank().get();
+        let uploaded = Uploaded::new(world.device(), &case.config, &case.input(me, 0));
+        let mut dispatched = ep.dispatch(&stream, &uploaded.tokens(&case.config))?;
+        world.synchronize(&stream)?;
+        if me == 1 {
+            world.barrier(world.group(), "a rank that sends no weights")?;
+            drop(dispatched);
+            return Ok::<_, Error>(());
+        }
+        // SAFETY: the buffer outlives the stream's work.
+        ep.send_weights(&stream, &mut dispatched, unsafe { DeviceSlice::of(&uploaded.weights) })?;
+        Ok(world.synchronize(&stream)?)
+    });
+    for (rank, result) in results.into_iter().enumerate() {
+        let text = result.unwrap_err().to_string();
+        let words = ["rank 1", "late weights of a peer"];
+        assert!(rank == 1 || words.iter().all(|word| text.contains(word)), "rank {rank}: {text}");
+    }
 }

@@ -159,7 +159,6 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    #[ignore = "extended"]
     fn other_tokens_use_the_saved_routing(case in any_case()) {
         on_case(&case, |rank| {
             let routing = rank.keep(5)?;

@@ -12,6 +12,7 @@ import inspect
 import sys
 import types
 
+import anabranch
 import deep_ep_signatures
 import mori_signatures
 import pytest
@@ -54,15 +55,18 @@ def torch_or_substitute():
     if importlib.util.find_spec("torch") is not None:
         yield
         return
-    before, finder = dict(sys.modules), Substitute()
+    finder = Substitute()
     sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
-        # Other tests skip where torch is not installed.
-        sys.modules.clear()
-        sys.modules.update(before)
+        # Other tests skip where torch is not installed, and import nothing that was made with the substitute.
+        made = ("torch", "anabranch.torch", "anabranch.compat")
+        for name in [name for name in sys.modules if name.startswith(made)]:
+            del sys.modules[name]
+        for name in ("torch", "compat"):
+            vars(anabranch).pop(name, None)
 
 
 with torch_or_substitute():

@@ -9,9 +9,9 @@
 // Late writes of S at d. S may write its flag words, its rows and meta records of a dispatch, its late weights, and its rows and weights of
 // a combine that pushes. S alone writes each of these: word [S], rows [S * row_stride ..] (so the mode must be slotted), and
 // place [S] of the push window (so places are ranks here, and that window shares no memory with the one that is pulled).
-// While d masks S, d reads none of them, but for late weights of rows that had come: `late_weights.hip` has the reason. After a reset d reads word [S] again. The ranks of a reset have nothing in flight. They take
-// the greatest epoch that any of them may have sent, also in a send without its receive, and continue with the next one. So no old
-// word has the epoch that d waits for, and d reads rows only after words.
+// While d masks S, d reads none of them, but for late weights of rows that had come: `late_weights.hip` has the reason. After a reset d
+// reads word [S] again. The ranks of a reset have nothing in flight. They take the greatest epoch that any of them may have sent, also in a
+// send without its receive, and continue with the next one. So no old word has the epoch that d waits for, and d reads rows only after words.
 //
 // Late reads of S at d. In a combine that pulls, S reads the rows and weights that d computed for S: rows [S * row_stride ..] of d's
 // combine window. d's experts write them for rows received from S, and while d masks S there are none. So S reads the rows of the epoch
@@ -63,9 +63,9 @@ ANABRANCH_DEVICE WaitStatus await_flag(const Grid& grid, const WaitContext& wait
     return wait_until(grid, wait, phase, rank, epoch, flag, HasReached{epoch}, seen);
 }
 
-// Waits until a rank's flag has `reached` this epoch. Where ranks may be masked, it also ends when this rank is masked, at the latest by this wait: `is_there` is false then. The
-// patience begins here, so a peer that is as late as this block is not masked. A rank never masks itself: its own flag may not
-// have landed yet. WAIT_FAULT in a poisoned world.
+// Waits until a rank's flag has `reached` this epoch. Where ranks may be masked, the wait also ends when that rank is masked, at the latest
+// by this wait: `is_there` is false then. The patience begins here, so a peer that is as late as this block is not masked. A rank never
+// masks itself: its own flag may not have landed yet. WAIT_FAULT in a poisoned world.
 template <class Reached>
 ANABRANCH_DEVICE WaitStatus await_rank(const Grid& grid, const WaitContext& wait, const MaskView& mask, u32 phase, u32 rank,
                                        const u64* flag, u64& seen, bool& is_there, Reached reached) {

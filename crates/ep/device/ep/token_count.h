@@ -3,7 +3,7 @@
 //
 // The caller does not write the word until dispatch has run. One kernel reads it and stores the number in the slot's
 // state: the count before a compact dispatch, else dispatch. Later kernels read the state: the compact
-// dispatch, so that it has the number of the count, and combine. Why the state's number is not overwritten too
+// dispatch, so that it has the number of the count, late weights, and combine. Why the state's number is not overwritten too
 // early: the slot's next dispatch is the next to store it, after this one's combine in slot order.
 #pragma once
 

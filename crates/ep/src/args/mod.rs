@@ -101,7 +101,7 @@ device_struct! {
         pub invalid_count: u32,
         /// Blocks of the running dispatch that have written all their rows.
         pub dispatch_arrived: u32,
-        /// Blocks of the running combine that have pushed all their rows.
+        /// Blocks of the running combine that have pushed all their rows, or of the kernel before it that have stored their late weights.
         pub combine_arrived: u32,
         /// Copies that the last dispatch dropped because they did not fit at their destinations.
         pub dropped_count: u32,

@@ -47,7 +47,7 @@ pub(crate) const COMBINE_NAME: OperationName = OperationName {
         "flag of a later combine",
         "a peer that combines another way",
         "late weights of a peer",
-        "late weights of a later combine",
+        "late weights of a later operation",
     ],
 };
 

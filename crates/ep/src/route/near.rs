@@ -231,6 +231,7 @@ impl Steps for Near {
         let all = self.dispatch.raw().into_iter().chain(self.pull.raw()).chain([self.replay.raw()]);
         all.chain(self.push.iter().flat_map(Split::raw))
             .chain(self.count.as_ref().map(LoadedKernel::raw))
+            .chain(self.late.as_ref().map(LoadedKernel::raw))
             .collect()
     }
 

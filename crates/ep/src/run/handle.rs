@@ -75,7 +75,7 @@ impl Dispatched {
     }
 
     /// The late weights of the received rows, `[rows][top_k]` f32 at their indices, once
-    /// [`ExpertParallel::send_weights`](crate::ExpertParallel::send_weights) has sent them; else null.
+    /// [`ExpertParallel::send_weights`](crate::ExpertParallel::send_weights) has sent them; else null. Valid until the combine, in stream order.
     pub fn late_weights(&self) -> DeviceAddress {
         if self.has_late_weights { self.slot.get().late_weights() } else { DeviceAddress::NULL }
     }

@@ -17,7 +17,7 @@ impl ExpertParallel {
     /// # Errors
     /// Before anything is launched: [`Error::ForeignHandle`]; [`Error::Argument`] in a plan without
     /// [`EpConfig::late_weights`](crate::EpConfig::late_weights); [`Error::CallOrder`] for a second call; [`Error::Shape`];
-    /// [`Error::Address`]; an earlier fault of the world.
+    /// [`Error::Address`]; an earlier fault of the world. After an error of the launch the dispatch can only be released.
     pub fn send_weights(
         &self,
         stream: &Stream,
@@ -37,10 +37,12 @@ impl ExpertParallel {
         })?;
         let Some((near, kernel)) = self.route.near().and_then(|near| Some((near, near.late_weights()?)))
         else {
-            return Err(Error::argument("the weights", "given after the dispatch", "late_weights = false"));
+            let planned = "late_weights = false; plan it with late_weights, or give weights to the dispatch";
+            return Err(Error::argument("the weights", "given after the dispatch", planned));
         };
-        near.send_weights(&mut context.on(stream, &mut dispatched.slot)?, kernel, tokens, weights)?;
+        let mut on = context.on(stream, &mut dispatched.slot)?;
+        // Also where the launch fails: the kernel may be in flight.
         dispatched.has_late_weights = true;
-        Ok(())
+        near.send_weights(&mut on, kernel, tokens, weights)
     }
 }

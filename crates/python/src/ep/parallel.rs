@@ -157,7 +157,7 @@ impl ExpertParallel {
 
     /// Sends weights, `[tokens, top_k]` float32, to the ranks that received the tokens of a dispatch, and waits for those of all ranks:
     /// `ExpertMajor.contract` then uses them in place of the dispatched ones. For plans with `late_weights`. All ranks of the group call it,
-    /// once for a dispatch, before its combine. On the stream of the dispatch unless another is given.
+    /// once for a dispatch, before its combine.
     #[pyo3(signature = (dispatched, topk_weights, *, stream = None))]
     fn send_weights(
         &self,
@@ -171,7 +171,7 @@ impl ExpertParallel {
         weights.expect_type(DataType::F32)?;
         let (tokens, top_k) = (u64::from(dispatched.tokens()?), u64::from(self.config().top_k));
         weights.expect_shape(&[Some(tokens), Some(top_k)], &format!("[{tokens}, {top_k}]"))?;
-        let stream = self.stream_or(py, stream, &dispatched.stream)?;
+        let stream = self.stream(py, stream, Some(&weights))?;
         // SAFETY: `launch_with` keeps the tensor until the launch is over.
         let slice = unsafe { weights.slice() };
         self.launch_with(py, &stream, dispatched, objects([Some(weights)]), |ep, stream, handle| {

@@ -5,7 +5,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from anabranch.compat import deep_ep
-from anabranch.torch import _world as backend
 from deep_ep_reference import (
     EXPERTS,
     HIDDEN,
@@ -295,31 +294,6 @@ def plans_take_what_the_hints_say(rank, size):
     hint = deep_ep.Buffer.get_low_latency_rdma_size_hint(MOST, HIDDEN, size, EXPERTS)
     taken = [plan.native.heap_bytes for plan in buffer()._low_latency.values()]
     assert taken and max(taken) <= hint <= 2 * max(taken) + (1 << 20), (taken, hint)
-
-
-@check
-def a_larger_buffer_has_a_heap_of_its_own(rank, size):
-    large = deep_ep.Buffer(dist.group.WORLD, 128 << 20, explicitly_destroy=True)
-    own, of_another = large._joined.world, buffer()._joined.world
-    assert (own is of_another) == (backend._current is not None)
-    # More than the first heap has.
-    memory = own.empty(100 << 20, torch.uint8)
-    given = inputs(rank, MOST)
-    layout = large.get_dispatch_layout(given.ids, EXPERTS)
-    rows, _, _, _, handle, _ = large.dispatch(
-        given.x,
-        num_tokens_per_rank=layout[0],
-        is_token_in_rank=layout[3],
-        num_tokens_per_expert=layout[2],
-        topk_idx=given.ids,
-        topk_weights=given.weights,
-    )
-    same(large.combine(rows, handle)[0], given.x * destinations(given, size).sum(1, keepdim=True))
-    again = deep_ep.Buffer(dist.group.WORLD, 64 << 20, explicitly_destroy=True)
-    assert again._joined.world is own
-    again.destroy()
-    del memory
-    large.destroy()
 
 
 @check

@@ -255,6 +255,7 @@ pub const CAUGHT: &[Caught] = &[
     caught("EXPERTS_UNWAITED", &[EXPERTS.by_values()]),
     caught("EXPERTS_COUNTS_UNSUMMED", &[EXPERTS.by_values()]),
     caught("LATE_WEIGHTS_UNWAITED", &[EXPERTS.by_values()]),
+    caught("LATE_WEIGHTS_STALE", &[EXPERTS.by_values()]),
     caught("LATE_WEIGHTS_NO_ACQUIRE", &[EXPERTS.by_races()]),
     caught("LATE_WEIGHTS_FLAGGED_EARLY", &[EXPERTS, EXPERTS.cumulative()]),
     caught("LATE_WEIGHTS_UNCOUNTED", &[EXPERTS.by_values()]),

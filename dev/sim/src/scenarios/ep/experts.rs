@@ -243,7 +243,7 @@ impl Ep {
         epoch: u32,
     ) -> Option<(LateWeightsArgs, DevicePointer<u32>)> {
         let (slot, tokens) = (self.slot(rank), self.tokens(rank, epoch));
-        let weights = tokens.weights.filter(|_| epoch % 3 != 1)?;
+        let weights = tokens.weights.filter(|_| epoch % 3 != 2)?;
         let args = self.arguments(team).late_weights(&slot, self.case.tokens, weights, self.mask_view(rank));
         Some((args, DevicePointer::new(slot.late_weights())))
     }

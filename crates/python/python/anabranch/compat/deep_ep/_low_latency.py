@@ -191,8 +191,9 @@ class Plan:
             out = torch.empty(tokens, self.shape.hidden, dtype=torch.bfloat16, device=x.device)
         handle.use_current_stream()
         operation = handle.operation
-        self.native.send_weights(operation, weights.detach().contiguous(), stream=handle.stream)
-        handle.layout.contract(operation, x.detach().contiguous())
+        x, weights = x.detach().contiguous(), weights.detach().contiguous()
+        self.native.send_weights(operation, weights)
+        handle.layout.contract(operation, x)
         self._pending.remove(handle)
         handle.operation = None
         if not in_parts:

@@ -13,17 +13,15 @@ import torch.distributed as dist
 import anabranch
 from anabranch.torch import _world as backend
 
-# The worlds that buffers joined, by the group's ranks: each has a larger heap than those before it.
-_joined: dict[tuple[int, ...], list[Joined]] = {}
-# How many there were.
-_count: dict[tuple[int, ...], int] = {}
+# The worlds that buffers joined, by the group's ranks.
+_joined: dict[tuple[int, ...], Joined] = {}
 
 
 class Joined:
     """A world, the group's ranks in it, and how many buffers use it."""
 
-    def __init__(self, world: anabranch.World, ranks: list[int] | None, key: tuple[int, ...] | None, heap_bytes: int = 0) -> None:
-        self.world, self.ranks, self._key, self._users, self.heap_bytes = world, ranks, key, 0, heap_bytes
+    def __init__(self, world: anabranch.World, ranks: list[int] | None, key: tuple[int, ...] | None) -> None:
+        self.world, self.ranks, self._key, self._users = world, ranks, key, 0
         # All plans of the group, as in DeepEP: its kernels are on one stream.
         self.order = world.launch_order()
         self.device = torch.device("cpu") if world.runtime == "host" else torch.device("cuda", world.device)
@@ -36,13 +34,13 @@ class Joined:
     def drop(self) -> None:
         """A buffer ends. The last one of a world that buffers joined leaves it, on all ranks."""
         self._users -= 1
-        if self._users == 0 and self._key is not None and self in _joined.get(self._key, []):
-            _joined[self._key].remove(self)
+        if self._users == 0 and self._key is not None and _joined.get(self._key) is self:
+            del _joined[self._key]
             self.world.leave()
 
 
 def _leave_at_exit() -> None:
-    for joined in [joined for worlds in _joined.values() for joined in worlds]:
+    for joined in _joined.values():
         try:
             joined.world.check()
             error = getattr(sys, "last_value", None)
@@ -68,13 +66,12 @@ def _devices(group: dist.ProcessGroup) -> dict[str, Any]:
 
 def _join(group: dist.ProcessGroup, ranks: tuple[int, ...], heap_bytes: int) -> anabranch.World:
     unset = backend.unset_settings()
-    number = _count[ranks] = _count.get(ranks, 0) + 1
     runtime = backend.runtime_of_torch(unset)
     place: dict[str, Any] = _devices(group) if runtime else {"set": []}
     place["set"] += [f"{key}={value}" for key, value in runtime.items()]
     if "heap.bytes" in unset and heap_bytes > 0:
         place["set"].append(f"heap.bytes={heap_bytes + (64 << 20)}")
-    name = f"deep_ep/{','.join(map(str, ranks))}/{number}"
+    name = "deep_ep/" + ",".join(map(str, ranks))
     return anabranch.init(store=group.get_group_store(), name=name, rank=group.rank(), world_size=group.size(), **place)
 
 
@@ -82,22 +79,17 @@ def _world_of(group: dist.ProcessGroup, heap_bytes: int) -> Joined:
     """The world of the group's ranks. Collective over them.
 
     It is that of the backend ``anabranch``, if torch has such a group and all of these ranks are in it. Otherwise the ranks join one over the
-    group's store, with a heap of ``heap_bytes`` unless ``heap.bytes`` is configured. Later buffers of the same ranks use it too, but for one that
-    needs a larger heap, which joins another.
+    group's store, with a heap of ``heap_bytes`` unless ``heap.bytes`` is configured, and later buffers of the same ranks use it too.
     """
     ranks = tuple(dist.get_process_group_ranks(group))
     shared = backend._current
     if shared is not None and set(ranks) <= set(shared.ranks):
         return Joined(shared.world, [shared.ranks.index(rank) for rank in ranks], None)
-    if not _count:
-        atexit.register(_leave_at_exit)
-    worlds = _joined.setdefault(ranks, [])
-    is_configured = "heap.bytes" not in backend.unset_settings()
-    joined = next((joined for joined in worlds if is_configured or joined.heap_bytes >= heap_bytes), None)
-    if joined is None:
-        # Without a number the heap has the default size, whatever comes.
-        joined = Joined(_join(group, ranks, heap_bytes), None, ranks, heap_bytes or sys.maxsize)
-        worlds.append(joined)
+    if ranks not in _joined:
+        if not _joined:
+            atexit.register(_leave_at_exit)
+        _joined[ranks] = Joined(_join(group, ranks, heap_bytes), None, ranks)
+    joined = _joined[ranks]
     joined._users += 1
     return joined
 
