@@ -126,7 +126,8 @@ pub mod ep {
         DispatchSent, Dispatched, DroppedCopy, EpConfig, EpShape, Error, ExpertMajor, ExpertMajorConfig,
         ExpertMajorPlan, ExpertOutput, ExpertParallel, Fp8Format, HostElement, LayoutOutput,
         LocalExpertCounter, MaskCause, MaskedRank, MemoryPlan, Mode, OnTimeout, Payload, PlacementTable,
-        Plan, ReceivedRow, ReceivedRows, ReplayedTokens, Result, Routing, ScaleLayout, Tokens,
+        Plan, ReceivedRow, ReceivedRows, ReplayedTokens, Result, Routing, RowUnpacker, ScaleLayout, Tokens,
+        Unpacked,
     };
 }
 

@@ -7,6 +7,7 @@ use crate::args::{
     CombineArgs, CombineEngineArgs, CombineNodesArgs, CombinePushArgs, CountArgs, DispatchArgs,
     DispatchEngineArgs, DispatchExpertsArgs, DispatchNodesArgs, DispatchReplayArgs, ExpertContractArgs,
     ExpertCountArgs, ExpertExpandArgs, ExpertSumArgs, FillWeightsArgs, LateWeightsArgs, SaveRoutingArgs,
+    UnpackArgs,
 };
 use crate::options::{CombineCodec, DispatchCast, Fp8Format};
 use crate::plan::TILE;
@@ -125,6 +126,12 @@ kernel_unit! {
     /// Received rows to experts.
     pub(crate) static EXPERT_EXPAND_UNIT: "ep_expert_expand", include_str!("../kernels/expert_expand.hip"), &[HEADERS];
     pub(crate) const EXPERT_EXPAND: Kernel<ExpertExpandArgs> = "anabranch_ep_expert_expand";
+}
+
+kernel_unit! {
+    /// Received rows to buffers of the caller.
+    pub(crate) static UNPACK_UNIT: "ep_unpack", include_str!("../kernels/unpack.hip"), &[HEADERS];
+    pub(crate) const UNPACK: Kernel<UnpackArgs> = "anabranch_ep_unpack";
 }
 
 kernel_unit! {
@@ -251,6 +258,11 @@ pub fn expert_expand() -> KernelSpec {
     tiled(&EXPERT_EXPAND_UNIT)
 }
 
+/// Copying rows out: payload is bytes, so one object serves every type.
+pub fn unpack() -> KernelSpec {
+    tiled(&UNPACK_UNIT)
+}
+
 /// Contracting the output of experts of a type.
 pub fn expert_contract(element: DataType) -> KernelSpec {
     of_element(tiled(&EXPERT_CONTRACT_UNIT), element)
@@ -316,7 +328,14 @@ pub fn kernels() -> Vec<KernelSpec> {
         all.extend(CombineCodec::ALL.map(|codec| combine_push(element, codec)));
     }
     all.extend(optional());
-    all.extend([expert_count(), expert_expand(), save_routing(), dispatch_replay(), fill_weights()]);
+    all.extend([
+        expert_count(),
+        expert_expand(),
+        unpack(),
+        save_routing(),
+        dispatch_replay(),
+        fill_weights(),
+    ]);
     for output in COMBINED_TYPES {
         all.push(expert_contract(output));
     }

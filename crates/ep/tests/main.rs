@@ -61,5 +61,6 @@ mod split;
 mod split_common;
 mod streams;
 mod sweep;
+mod unpack;
 mod workers;
 mod worlds;

@@ -34,6 +34,7 @@ mod _native {
     #[pymodule_export]
     use super::ep::{
         CombineSent, DispatchSent, Dispatched, EpConfig, ExpertMajor, ExpertParallel, LaunchOrder, Routing,
+        RowUnpacker,
     };
     #[pymodule_export]
     use super::joining::{init, join_threads, spawn_threads};

@@ -139,6 +139,30 @@ device_struct! {
 }
 
 device_struct! {
+    /// Arguments of `anabranch_ep_unpack`.
+    pub struct UnpackArgs {
+        /// The dispatch.
+        pub received: ReceivedView,
+        /// `[count][row_bytes]`, or null; written.
+        pub rows: DevicePointer<u8>,
+        /// `[count][scale_words]`, or null; written.
+        pub scales: DevicePointer<u32>,
+        /// `[count][top_k]` i64 as words, or null; written.
+        pub ids: DevicePointer<u64>,
+        /// `[count][top_k]` f32 as words, or null; written.
+        pub weights: DevicePointer<u32>,
+        /// Rows of the outputs.
+        pub count: u32,
+        /// Bytes of a row, a multiple of 16.
+        pub row_bytes: u32,
+        /// Words of a row's scales.
+        pub scale_words: u32,
+        /// Not used.
+        pub reserved: u32,
+    }
+}
+
+device_struct! {
     /// Arguments of `anabranch_ep_dispatch_experts`.
     pub struct DispatchExpertsArgs {
         /// The dispatch.

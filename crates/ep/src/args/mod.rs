@@ -12,7 +12,7 @@ mod weights;
 pub use engine::{CombineEngineArgs, DispatchEngineArgs};
 pub use expert_major::{
     DispatchExpertsArgs, ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, ExpertRowSource,
-    ExpertSumArgs, ReceivedView,
+    ExpertSumArgs, ReceivedView, UnpackArgs,
 };
 #[cfg(feature = "rdma")]
 pub use nodes::NodesView;

@@ -163,6 +163,10 @@ impl LocalExpertCounter {
         ep.is_marked(&self.pool)
     }
 
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     pub(super) fn world(&self) -> &World {
         &self.world
     }

@@ -18,6 +18,7 @@ mod counter;
 mod operations;
 mod plan;
 mod read;
+mod unpack;
 
 pub use crate::args::ExpertRowSource;
 pub use counter::LocalExpertCounter;
@@ -25,6 +26,7 @@ pub use plan::{
     ExpertMajorConfig, ExpertMajorGeometry, ExpertMajorLayout, ExpertMajorPlan, MAX_ALIGNMENT, TILE_ROWS,
 };
 pub use read::{ExpertMajorRows, ExpertTable};
+pub use unpack::{RowUnpacker, Unpacked};
 
 use crate::args::{ExpertContractArgs, ExpertExpandArgs};
 use crate::error::{Error, Result};

@@ -35,6 +35,7 @@ __all__ = [
     "Memory",
     "Profile",
     "Routing",
+    "RowUnpacker",
     "Work",
     "World",
     "flush_logs",
@@ -340,6 +341,7 @@ class ExpertParallel:
     def save_routing(self, dispatched: Dispatched, memory: _Tensor, *, stream: _Stream = None) -> None: ...
     def routing_in(self, memory: _Tensor, tokens: int) -> Routing: ...
     def expert_major(self, *, capacity: int = 0, alignment: int = 1, scale_layout: str = "rows") -> ExpertMajor: ...
+    def unpacker(self) -> RowUnpacker: ...
     def dispatch_with(
         self,
         routing: Routing,
@@ -440,6 +442,19 @@ class DispatchSent: ...
 
 @final
 class CombineSent: ...
+
+@final
+class RowUnpacker:
+    def unpack(
+        self,
+        dispatched: Dispatched,
+        *,
+        rows: _Tensor | None = None,
+        scales: _Tensor | None = None,
+        ids: _Tensor | None = None,
+        weights: _Tensor | None = None,
+        stream: _Stream = None,
+    ) -> None: ...
 
 @final
 class Routing:

@@ -6,6 +6,7 @@ mod expert_major;
 mod order;
 mod parallel;
 mod tensors;
+mod unpacker;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,6 +21,7 @@ pub(crate) use dispatched::{CombineSent, DispatchSent, Dispatched, Routing};
 pub(crate) use expert_major::{ExpertMajor, Layout};
 pub(crate) use order::LaunchOrder;
 pub(crate) use parallel::ExpertParallel;
+pub(crate) use unpacker::RowUnpacker;
 
 /// What windows keep.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use super::config::word;
 use super::dispatched::{CombineSent, DispatchSent, Dispatched, HandleStream, Routing};
 use super::tensors::{combine_output, expert_output, objects};
-use super::{ExpertMajor, Inner, taken};
+use super::{ExpertMajor, Inner, RowUnpacker, taken};
 use crate::array::Array;
 use crate::communicator::seconds;
 use crate::errors::{raise, usage};
@@ -305,6 +305,14 @@ impl ExpertParallel {
         let made = py.detach(|| ep::ExpertMajor::new(&self.inner.ep, config));
         logs::flush(py);
         Ok(ExpertMajor::new(Arc::clone(&self.inner), made.map_err(raise)?))
+    }
+
+    /// Loads what copies received rows out of the windows. No other rank takes part.
+    fn unpacker(&self, py: Python<'_>) -> PyResult<RowUnpacker> {
+        self.inner.state.live()?;
+        let made = py.detach(|| ep::RowUnpacker::new(&self.inner.ep));
+        logs::flush(py);
+        Ok(RowUnpacker::new(Arc::clone(&self.inner), made.map_err(raise)?))
     }
 
     /// Sends other rows to where the tokens of a saved routing went: the backward pass of a combine.

@@ -190,6 +190,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ep_expert_sum", Runs::Quiet),
     ("anabranch_ep_fill_weights", Runs::Quiet),
     ("anabranch_ep_late_weights", Runs::In(&[Protocol::EpExperts])),
+    ("anabranch_ep_unpack", Runs::Quiet),
     ("anabranch_ep_save_routing", Runs::In(&[Protocol::EpReplay])),
     ("anabranch_ep_reference_expert", Runs::Quiet),
     ("anabranch_ep_reference_expert_major", EXPERTS),

@@ -116,8 +116,8 @@ class Plan:
         # Raises where routings cannot be saved: with ranks of several nodes.
         self.native.routing_in(torch.empty(self.native.routing_bytes, dtype=torch.uint8, device=joined.device), 0)
         own = self.native.experts_on()
-        self._first, self._experts = own[0], len(own)
-        self._max_tokens = settings.max_tokens
+        self._experts = len(own)
+        self._max_tokens, self._unpacker = settings.max_tokens, self.native.unpacker()
         # Handles whose dispatch has a slot, oldest first.
         self._pending: list[Handle] = []
 
@@ -169,18 +169,11 @@ class Plan:
     def receive(self, handle: Handle, worst: int | None) -> tuple[Tensor, Tensor]:
         """The local ids and weights of the rows that came. With a number of rows, also 0, nothing waits for the device: ids behind the rows
         that came are -1."""
-        total = torch.from_dlpack(handle.operation.offsets)[-1]
-        rows = handle.received = int(total) if worst is None else worst
-        filled = min(rows, self.native.rows_capacity)
-        ids = torch.from_dlpack(handle.operation.ids)[:filled].long() - self._first
-        is_own = (ids >= 0) & (ids < self._experts)
-        if worst is not None:
-            is_own &= (torch.arange(filled, device=ids.device) < total)[:, None]
-        given = torch.from_dlpack(handle.operation.weights)[:filled]
-        local = ids.new_full((rows, self.shape.top_k), -1)
-        weights = given.new_zeros(rows, self.shape.top_k)
-        local[:filled] = torch.where(is_own, ids, -1)
-        weights[:filled] = torch.where(is_own, given, 0)
+        handle.received = int(torch.from_dlpack(handle.operation.offsets)[-1]) if worst is None else worst
+        local = torch.empty(handle.received, self.shape.top_k, dtype=torch.int64, device=self._joined.device)
+        weights = torch.empty(handle.received, self.shape.top_k, dtype=torch.float32, device=self._joined.device)
+        self._unpacker.unpack(handle.operation, ids=local, weights=weights)
+        self._joined.settle()
         return local, weights
 
     def counts(self, local: Tensor) -> Tensor:
@@ -191,16 +184,13 @@ class Plan:
 
     def rows(self, handle: Handle, scale_type: torch.dtype | None) -> tuple[Tensor, Tensor | None]:
         """Copies of the rows that came, and of their scales."""
-        filled = min(handle.received, self.native.rows_capacity)
-        window = rows_of(handle.operation.rows, self.shape.dtype)
-        rows = window.new_empty(handle.received, self.shape.hidden)
-        rows[:filled] = window[:filled]
-        if scale_type is None:
-            return rows, None
-        sent = torch.from_dlpack(handle.operation.scales)
-        scales = sent.new_empty(handle.received, self.shape.scale_bytes)
-        scales[:filled] = sent[:filled]
-        return rows, scales.view(scale_type)
+        device = self._joined.device
+        rows = torch.empty(handle.received, self.shape.hidden, dtype=self.shape.dtype, device=device)
+        scales = torch.empty(handle.received, self.shape.scale_bytes // 4, dtype=scale_type or torch.float32, device=device)
+        # 8-bit floats travel as bytes.
+        self._unpacker.unpack(handle.operation, rows=as_sent(rows), scales=None if scale_type is None else scales)
+        self._joined.settle()
+        return rows, None if scale_type is None else scales
 
     def combine(self, handle: Handle, x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Sums rows, and weights, at their tokens."""

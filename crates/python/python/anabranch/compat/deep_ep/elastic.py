@@ -74,18 +74,17 @@ class EPHandle:
         self.num_unaligned_recv_tokens_per_expert = counts.int()
         ends = padded.cumsum(0)
         self._is_own = local >= 0
-        slots = torch.full_like(local, -1)
         if self.do_expand:
             self.num_expanded_tokens = places
             self._layout = layouts.expanded(local, counts, alignment, places)
-            slots, ends = self._layout.slots, ends - padded + counts
+            ends = ends - padded + counts
         self.psum_num_recv_tokens_per_expert = ends.int()
-        self.recv_src_metadata = self._sources(slots)
+        self._tokens = torch.from_dlpack(self._route.operation.token_numbers)[: len(local)].clone()
         return local, weights
 
     def _use(self) -> None:
         """A later call works with the handle, perhaps on another stream than its dispatch."""
-        used_on_current_stream(self._is_own, self.num_unaligned_recv_tokens_per_expert, *(self._layout or ()))
+        used_on_current_stream(self._is_own, self._tokens, self.num_unaligned_recv_tokens_per_expert, *(self._layout or ()))
 
     def _rows(self, scale_type: torch.dtype | None, with_zeros: bool) -> tuple[Tensor, Tensor | None]:
         """Copies of the rows that came, and of their scales, in the handle's layout."""
@@ -99,9 +98,10 @@ class EPHandle:
             return rows, None
         return rows, layouts.spread(torch.from_dlpack(route.operation.scales), layout, with_zeros).view(scale_type)
 
-    def _sources(self, slots: Tensor) -> Tensor:
-        numbers = torch.from_dlpack(self._route.operation.token_numbers)[: len(slots)]
-        tokens = torch.nn.functional.pad(numbers, (0, 0, 0, len(slots) - len(numbers)))
+    @property
+    def recv_src_metadata(self) -> Tensor:
+        slots = self._is_own.new_full(self._is_own.shape, -1, dtype=torch.int64) if self._layout is None else self._layout.slots
+        tokens = torch.nn.functional.pad(self._tokens, (0, 0, 0, len(slots) - len(self._tokens)))
         rows = torch.arange(len(slots), device=slots.device)
         ranks = torch.bucketize(rows, self.psum_num_recv_tokens_per_scaleup_rank, right=True)[:, None]
         first = self._is_own.int().argmax(1, keepdim=True)
