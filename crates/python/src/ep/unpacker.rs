@@ -37,7 +37,6 @@ impl RowUnpacker {
     /// and behind the rows that came. `weights`: `[n, top_k]` float32, 0 where the id is -1. Rows and scales behind those that came are left as
     /// they are. No other rank takes part.
     #[pyo3(signature = (dispatched, *, rows = None, scales = None, ids = None, weights = None, stream = None))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn unpack(
         &self,
         py: Python<'_>,
