@@ -69,7 +69,9 @@ ANABRANCH_KERNEL(anabranch_ep_late_weights, LateWeightsArgs, 1024) {
     if (epoch == 0) return;
     WaitContext wait = context_of(grid, args, epoch);
     send_weights(grid, args);
-    if (!arrive_is_last(grid, &args.state->combine_arrived, grid.grid_blocks)) return;
-    if (grid.thread == 0) flag_weights(grid, args, epoch);
-    await_weights(grid, args, wait, private_load(grid, args.team.peer_bases + args.team.rank));
+    // lint: allow(return-before-barrier): the epoch is the block's, so that all threads return or none
+    if (arrive_is_last(grid, &args.state->combine_arrived, grid.grid_blocks)) {
+        if (grid.thread == 0) flag_weights(grid, args, epoch);
+        await_weights(grid, args, wait, private_load(grid, args.team.peer_bases + args.team.rank));
+    }
 }

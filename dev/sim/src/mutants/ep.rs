@@ -161,8 +161,13 @@ pub(super) const FILES: &[File] = &[
             ("is_masked", "flag_load", Mutants(&["MASK_NOT_SET"])),
             ("mask_rank", "fetch_add_device", RECORD),
             ("mask_rank", "flag_store", Mutants(&["MASK_NOT_SET"])),
-            // Also where no rank is masked.
-            ("await_flag", "wait_until", Mutants(&["NO_WAIT", "EPOCH_LOOSE", "COMBINE_WAITS_FOR_ITSELF"])),
+            ("await_flag", "wait_until", Mutants(&["NO_WAIT", "EPOCH_LOOSE"])),
+            // Where no rank is masked.
+            (
+                "await_rank",
+                "wait_until",
+                Mutants(&["NO_WAIT", "EPOCH_LOOSE", "COMBINE_WAITS_FOR_ITSELF", "LATE_WEIGHTS_STALE"]),
+            ),
             ("await_rank", "wait_for", Mutants(&["EPOCH_LOOSE"])),
             ("await_rank", "flag_load_for_wait", Mutants(&["EPOCH_LOOSE"])),
             ("first_found", "flag_load", Mutants(&["MASK_UNSETTLED"])),
