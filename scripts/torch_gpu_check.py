@@ -130,6 +130,23 @@ def replayed_collectives(of: Rank, empty, is_async: bool) -> None:
         check_collectives(of, run_collectives(of, empty, count, is_async, round=7), count, 7)
 
 
+@check
+def gloo_beside_anabranch(of: Rank) -> None:
+    """A group whose tensors of the CPU go by gloo, and those of GPUs by this backend."""
+    group = dist.new_group(backend="cpu:gloo,cuda:anabranch")
+    for tensor in (of.values(of.rank, 1000).cpu(), of.values(of.rank, 1000)):
+        dist.all_reduce(tensor, group=group)
+        same(tensor, of.total(1000).to(tensor.device))
+        gathered = [torch.empty_like(tensor) for _ in range(of.size)]
+        dist.all_gather(gathered, tensor, group=group)
+        for each in gathered:
+            same(each, tensor)
+    names: list = [None] * of.size
+    dist.all_gather_object(names, f"rank {of.rank}", group=group)
+    assert names == [f"rank {rank}" for rank in range(of.size)], names
+    dist.destroy_process_group(group)
+
+
 @graph_check
 def graph_of_synchronous_collectives(of: Rank) -> None:
     replayed_collectives(of, lambda *shape: torch.empty(*shape, device=of.device), False)
