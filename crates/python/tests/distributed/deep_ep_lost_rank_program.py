@@ -8,10 +8,13 @@ import sys
 import torch
 import torch.distributed as dist
 from anabranch.compat import deep_ep
-from deep_ep_reference import EXPERTS, HIDDEN, Inputs, local_experts, same
+from deep_ep_reference import DEVICE, EXPERTS, HIDDEN, Inputs, local_experts, same
 
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
+if DEVICE.type == "cuda":
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+torch.set_default_device(DEVICE)
 lost, tokens, in_parts = 1, 4, "hooks" in sys.argv
 hint = deep_ep.Buffer.get_low_latency_rdma_size_hint(tokens, HIDDEN, size, EXPERTS)
 buffer = deep_ep.Buffer(dist.group.WORLD, 0, hint, low_latency_mode=True, enable_shrink=True)
