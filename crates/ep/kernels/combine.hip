@@ -4,7 +4,8 @@
 //
 // Writers. Rank d's expert work has written the results of its received rows to its combine window; then d stores its
 // combine flag at every rank s. Rank s waits for the flags of all ranks and reads.
-// Split in two, the first kernel ends after its flags, and the second begins with that wait.
+// Split in two, the first kernel ends after its flags, and the second begins with that wait. A release is a combine of no tokens. What a
+// slot is, and slot order: `dispatch.hip`.
 //
 // Why the window is not overwritten while it is read. Rank d writes its combine window again in epoch e + 1, after its
 // dispatch e + 1 has seen every rank's dispatch flag e + 1. (The caller's experts write it, and the caller orders them after the dispatch

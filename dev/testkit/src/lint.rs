@@ -81,7 +81,7 @@ impl fmt::Display for Lint {
 const MOST_LINES: usize = 200;
 
 /// Checks one device source; `name` is the name that it is included by (`anabranch/wait.h`) or its file name.
-/// The prelude's own files are freed from the rules that they are the place for.
+/// Files of the prelude are exempt from the rules for code that uses the prelude.
 pub fn lint_source(name: &str, text: &str) -> Vec<Lint> {
     let bare = strip(text);
     let mut checker = Checker {

@@ -52,7 +52,7 @@ static ANABRANCH_DEVICE Rows rows_of(const Grid& grid, const Args& args, u32 tok
     return rows;
 }
 
-// Whether the first rows of a token are held in registers. Masks follow from the wait.
+// Whether the addresses of a token's first rows are held in registers. Masks follow from the wait.
 static constexpr bool LOADS_EARLY = !MASKS && ANABRANCH_HOLDS_ROWS != 0;
 
 // One wave sums units [begin, end) of one token, whose first rows are `start`. Rows are loaded a few at a time, added in ascending rank
@@ -94,8 +94,8 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const Args& args, u32 t
     }
 }
 
-// The first rows of the first token of this wave. An earlier kernel has written what they follow from, so that they can be loaded
-// before the wait for the ranks.
+// The addresses of the first rows of this wave's first token. They follow from the send map, which the dispatch has written, so they are
+// computed before the wait for the ranks. The rows are loaded after it.
 template <class Args>
 static ANABRANCH_DEVICE Rows early_rows(const Grid& grid, const Args& args, u32 tokens) {
     u32 token = quotient_of(grid.grid_wave(), args.segments);

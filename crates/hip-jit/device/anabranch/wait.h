@@ -1,6 +1,6 @@
-// The one way to wait. Every wait has a budget that counts from the kernel's start and an abort word; when either
-// strikes, the fault record says who was waited for, and the kernel drains: it skips its work, reports counts of zero
-// and ends. Nothing traps and nothing spins on.
+// The one way to wait. Every wait has a budget that counts from the kernel's start, and an abort word. When the budget is spent or the
+// abort word is set, the fault record names the rank that was waited for, and kernels return early with zero counts. They never trap, and
+// never spin without a limit.
 //
 // WaitControl lies in device memory (polling over PCIe would cost a microsecond); FaultRecord lies in pinned host
 // memory, so that the host can read it while the kernel is still there. Both are declared in hip-jit/src/control.rs.
