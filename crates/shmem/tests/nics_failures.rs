@@ -354,7 +354,7 @@ fn a_request_that_a_nic_does_not_answer_is_named_with_its_queue_pair() {
     let text = &texts[0];
     assert!(
         text.contains("rank 0 found in team barrier")
-            && text.contains("for rank 1; ")
+            && text.contains("for rank 1, epoch ")
             && text.contains("; queue pair "),
         "{text}"
     );

@@ -218,7 +218,7 @@ impl FaultContext<'_> {
         let unanswered = self.unanswered(*peer)?;
         let call = call.as_ref().map_or_else(String::new, |call| format!("; {rank} was in {call}"));
         let detail = format!(
-            "waited {waited:?} for {peer}; epoch {epoch}, expected {expected}, seen {seen}{call}; {unanswered}"
+            "waited {waited:?} for {peer}, epoch {epoch}: expected {expected:#x}, saw {seen:#x}{call}; {unanswered}"
         );
         Some(reported(mine, detail))
     }
