@@ -10,7 +10,8 @@ use crate::kernels;
 use crate::run::{Dispatched, ExpertParallel};
 use crate::tensor::DeviceSlice;
 
-/// Copies the rows of a plan's dispatches out of the windows, and counts the pairs of each expert. Not collective.
+/// Copies the rows of a plan's dispatches out of the windows. Not collective. Each launch of one value waits, on its stream, for the launch
+/// before, unless it is captured; the caller orders replays of captured launches.
 #[derive(Debug)]
 pub struct RowUnpacker {
     counter: LocalExpertCounter,
@@ -91,19 +92,6 @@ impl RowUnpacker {
             unsafe { self.unpack.launch(shape, stream, &args)? };
             Ok(())
         })
-    }
-
-    /// As [`LocalExpertCounter::local_expert_counts`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn local_expert_counts(
-        &self,
-        stream: &Stream,
-        dispatched: &Dispatched,
-        output: DeviceSlice,
-    ) -> Result<()> {
-        self.counter.local_expert_counts(stream, dispatched, output)
     }
 }
 
