@@ -43,7 +43,7 @@ class EPHandle:
         num_unaligned_recv_tokens_per_expert: rows of each local expert, int32.
         recv_src_metadata: ``[rows, 2 + top_k]`` int32: the source's rank times ``num_max_tokens_per_rank`` plus its token; rank times
             top_k plus the first k whose expert is here; the places of the layout by expert, -1 for none. Undefined behind the rows that
-            came.
+            came. A new tensor at each read, made on the current stream.
     """
 
     def __init__(self, request: _Request, route: normal.Handle, topk_idx: Tensor, num_sms: int) -> None:
@@ -84,7 +84,8 @@ class EPHandle:
 
     def _use(self) -> None:
         """A later call works with the handle, perhaps on another stream than its dispatch."""
-        used_on_current_stream(self._is_own, self._tokens, self.num_unaligned_recv_tokens_per_expert, *(self._layout or ()))
+        kept = (self._is_own, self._tokens, self.psum_num_recv_tokens_per_scaleup_rank, self.num_unaligned_recv_tokens_per_expert)
+        used_on_current_stream(*kept, *(self._layout or ()))
 
     def _rows(self, scale_type: torch.dtype | None, with_zeros: bool) -> tuple[Tensor, Tensor | None]:
         """Copies of the rows that came, and of their scales, in the handle's layout."""
@@ -100,6 +101,7 @@ class EPHandle:
 
     @property
     def recv_src_metadata(self) -> Tensor:
+        self._use()
         slots = self._is_own.new_full(self._is_own.shape, -1, dtype=torch.int64) if self._layout is None else self._layout.slots
         tokens = torch.nn.functional.pad(self._tokens, (0, 0, 0, len(slots) - len(self._tokens)))
         rows = torch.arange(len(slots), device=slots.device)
