@@ -88,7 +88,8 @@ static ANABRANCH_DEVICE WaitContext context_of(const Grid& grid, const Args& arg
 // What each thread of a combine begins with.
 //
 // The epoch is that of the dispatch, which a slot alternates with combines and releases. No block of a combine writes the word that has
-// it, so blocks may begin at any time, and none is counted. `combine_epoch` is for the host, which reads it when no launch is in flight; no kernel reads it.
+// it, so blocks may begin at any time, and none is counted. `combine_epoch` is for the host, which reads it when no launch is in flight; no
+// kernel reads it.
 struct CombineBegin {
     u64 epoch;
     u64 own;        // address of this rank's heap

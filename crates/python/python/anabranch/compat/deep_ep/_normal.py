@@ -186,11 +186,12 @@ class Plan:
         """Copies of the rows that came, and of their scales."""
         device = self._joined.device
         rows = torch.empty(handle.received, self.shape.hidden, dtype=self.shape.dtype, device=device)
-        scales = torch.empty(handle.received, self.shape.scale_bytes // 4, dtype=scale_type or torch.float32, device=device)
+        # Elements of scales have 4 bytes.
+        scales = None if scale_type is None else torch.empty(handle.received, self.shape.scale_bytes // 4, dtype=scale_type, device=device)
         # 8-bit floats travel as bytes.
-        self._unpacker.unpack(handle.operation, rows=as_sent(rows), scales=None if scale_type is None else scales)
+        self._unpacker.unpack(handle.operation, rows=as_sent(rows), scales=scales)
         self._joined.settle()
-        return rows, None if scale_type is None else scales
+        return rows, scales
 
     def combine(self, handle: Handle, x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Sums rows, and weights, at their tokens."""
