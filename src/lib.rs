@@ -122,7 +122,8 @@ pub mod ep {
 
     pub use anabranch_ep::plan::Hop;
     pub use anabranch_ep::{
-        Across, CombineCodec, CombineOutput, CombineSent, CombineSource, DataType, DeviceSlice, DispatchCast,
+        Across, CombineCodec, CombineOutput, CombineSent, CombineSource, ContiguousConfig, ContiguousExperts,
+        ContiguousOutput, ContiguousRows, ContiguousWeights, DataType, DeviceSlice, DispatchCast,
         DispatchSent, Dispatched, DroppedCopy, EpConfig, EpShape, Error, ExpertMajor, ExpertMajorConfig,
         ExpertMajorPlan, ExpertOutput, ExpertParallel, Fp8Format, HostElement, LayoutOutput,
         LocalExpertCounter, MaskCause, MaskedRank, MemoryPlan, Mode, OnTimeout, Payload, PlacementTable,

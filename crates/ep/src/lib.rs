@@ -52,8 +52,8 @@ pub use anabranch_ranks::{Across, Nodes};
 pub use anabranch_ranks::{LinkSettings, LinkSpeeds, Moved, TimeParts};
 pub use error::{Error, Result};
 pub use expert_major::{
-    ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, LocalExpertCounter, RowUnpacker,
-    Unpacked,
+    ContiguousConfig, ContiguousExperts, ContiguousOutput, ContiguousRows, ContiguousWeights, ExpertMajor,
+    ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, LocalExpertCounter, RowUnpacker, Unpacked,
 };
 pub use kernels::kernels;
 pub use options::{

@@ -33,8 +33,8 @@ mod _native {
     use super::config::Config;
     #[pymodule_export]
     use super::ep::{
-        CombineSent, DispatchSent, Dispatched, EpConfig, ExpertMajor, ExpertParallel, LaunchOrder, Routing,
-        RowUnpacker,
+        CombineSent, ContiguousExperts, DispatchSent, Dispatched, EpConfig, ExpertMajor, ExpertParallel,
+        LaunchOrder, Routing, RowUnpacker,
     };
     #[pymodule_export]
     use super::joining::{init, join_threads, spawn_threads};

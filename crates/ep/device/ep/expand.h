@@ -1,11 +1,12 @@
 // Copies received rows to the experts of this rank, in the expert-major layout. The pairs (row, k) of an expert are in the order of their
 // rows (source rank, then token), and for one row in the order of k. `expert_expand.hip` does it after a dispatch, and
-// `dispatch_experts.hip` as the end of a dispatch.
+// `dispatch_experts.hip` as the end of a dispatch. Each expert has `capacity` places; or, with `starts`, all experts have `capacity` places
+// together, and each begins at the first multiple of the alignment after the one before.
 //
 // Writers. Each block, or several blocks with a part each, own a run of rows. A pair's place is the number of its expert's earlier
 // pairs. Every block counts the pairs of the rows before its run in the ids of all received rows, and places the pairs of its own run in
 // order, tile by tile. So no two blocks write one place, no block reads what another block of the grid writes, no counter is shared, and the
-// places are the same in every launch. Block 0 writes the counts of all pairs. The offsets of a source are written by the owner of the
+// places are the same in every launch. Block 0 writes the counts and starts of all experts. The offsets of a source are written by the owner of the
 // source's first row, and those after the last row by the owner of the last run.
 //
 // Peers wrote the rows and records that are read here before the flags of their dispatch, for which this kernel or an earlier one of
@@ -14,6 +15,7 @@
 #pragma once
 
 #include "ep/received_rows.h"
+#include "ep/expand_places.h"
 #include "ep/expand_rows.h"
 
 // Pairs whose ids a thread loads together, so that latencies overlap.
@@ -24,6 +26,7 @@ static ANABRANCH_DEVICE void clear_pairs(const Grid& grid, const ExpertExpandArg
     for (u32 e = grid.thread; e < args.received.local_experts; e += grid.block_threads) {
         local.next.set(grid, e, 0u);
         local.total.set(grid, e, 0u);
+        if (args.starts == nullptr) local.first.set(grid, e, e * args.capacity);
     }
 }
 
@@ -103,13 +106,15 @@ static ANABRANCH_DEVICE void place_pairs(const Grid& grid, const ExpertExpandArg
                                          u32 pairs) {
     for (u32 expert = grid.wave(); expert < args.received.local_experts; expert += grid.waves_per_block()) {
         u32 place = local.next.get(grid, expert);
+        u32 first = local.first.get(grid, expert);
+        u32 room = local.room(grid, args, expert);
         for (u32 start = 0; start < pairs; start += WAVE_SIZE) {
             u32 pair = start + grid.lane();
             bool mine = pair < pairs && local.pair_expert.get(grid, pair) == expert;
             u64 wanted = grid.ballot(mine);
             if (mine) {
                 u32 at = place + count_bits(wanted & grid.lanes_before());
-                local.pair_slot.set(grid, pair, at < args.capacity ? expert * args.capacity + at : SLOT_DROPPED);
+                local.pair_slot.set(grid, pair, at < room ? first + at : SLOT_DROPPED);
             }
             place += count_bits(wanted);
         }
@@ -121,6 +126,7 @@ static ANABRANCH_DEVICE void place_pairs(const Grid& grid, const ExpertExpandArg
 // The offset of a source within each expert: the expert's pairs before the source's first row.
 static ANABRANCH_DEVICE void write_source_offset(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local,
                                                  u32 source) {
+    if (args.starts != nullptr) return;
     u64 stride = static_cast<u64>(args.received.ranks) + 1;
     for (u32 expert = grid.thread; expert < args.received.local_experts; expert += grid.block_threads) {
         u32 before = minimum(local.next.get(grid, expert), args.capacity);
@@ -163,7 +169,11 @@ static ANABRANCH_DEVICE void expand_received(const Grid& grid, const ExpertExpan
     // With the count, so that their latencies overlap.
     name_pairs(grid, args, local, tile);
     grid.block_barrier();
-    sum_pairs(grid, args, local);
+    if (args.starts == nullptr) {
+        sum_pairs(grid, args, local);
+    } else {
+        line_up_experts(grid, args, local);
+    }
     if (part.index == 0) begin_tile(grid, args, local, tile);
     grid.block_barrier();
     while (tile.count > 0) {
@@ -178,7 +188,7 @@ static ANABRANCH_DEVICE void expand_received(const Grid& grid, const ExpertExpan
         if (part.index == 0) begin_tile(grid, args, local, tile);
         grid.block_barrier();
     }
-    zero_padding(grid, args, local);
+    fill_padding(grid, args, local);
     // The run with the last rows has placed all pairs.
     if (run + 1 == runs.count && part.index == 0) write_source_offsets(grid, args, local, received.ranks, rows);
 }

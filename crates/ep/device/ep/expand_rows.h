@@ -1,22 +1,6 @@
 // The copies and tables of a block of an expand (`ep/expand.h`). Its threads and waves work on their own rows and pairs here.
 #pragma once
 
-// Local memory from `byte` on, in this order: running sum of rows u32[ranks + 1], next place u32[experts], pairs of all rows u32[experts],
-// the tile's pairs: expert u32[pairs], slot u32[pairs]. The plan computes the same size (`expand_local_bytes`).
-struct ExpandLocal {
-    LocalArray<u32> offsets;
-    LocalArray<u32> next;
-    LocalArray<u32> total;
-    LocalArray<u32> pair_expert;
-    LocalArray<u32> pair_slot;
-
-    static ANABRANCH_DEVICE ExpandLocal at(u32 byte, u32 ranks, u32 experts, u32 pairs) {
-        u32 next = byte + (ranks + 1) * 4;
-        u32 tile = next + experts * 8;
-        return {{byte}, {next}, {next + experts * 4}, {tile}, {tile + pairs * 4}};
-    }
-};
-
 // The part of every row that a block copies.
 struct ExpandPart {
     u32 index;
@@ -25,7 +9,7 @@ struct ExpandPart {
 
 static ANABRANCH_DEVICE bool is_slot(u32 slot) { return slot < SLOT_DROPPED; }
 
-// Each thread writes the slot map entries and row sources of its pairs.
+// Each thread writes the slot map entries, weights and row sources of its pairs.
 static ANABRANCH_DEVICE void write_pairs(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local,
                                          u32 source, u64 window_row, u32 pairs) {
     u32 top_k = args.received.top_k;
@@ -36,12 +20,15 @@ static ANABRANCH_DEVICE void write_pairs(const Grid& grid, const ExpertExpandArg
         u64 row = window_row + pair / top_k;
         u32 k = pair % top_k;
         const u32* meta = meta_record(args.received, row);
+        f32 weight = bit_cast<f32>(heap_load(grid, meta + 2 + top_k + k));
+        if (args.weights != nullptr) private_store(grid, args.weights + slot, weight);
+        if (args.sources == nullptr) continue;
         ExpertRowSource* target = args.sources + slot;
         private_store(grid, &target->row, static_cast<u32>(row));
         private_store(grid, &target->source_rank, source);
         private_store(grid, &target->source_token, heap_load(grid, meta));
         private_store(grid, &target->k, k);
-        private_store(grid, &target->weight, bit_cast<f32>(heap_load(grid, meta + 2 + top_k + k)));
+        private_store(grid, &target->weight, weight);
     }
 }
 
@@ -76,19 +63,20 @@ enum ScaleLayout : u32 { SCALE_ROWS = 0, SCALE_COLUMNS = 1, SCALE_PACKED_COLUMNS
 // Words of a row's scales in the layout, and where they are.
 struct ScalePlaces {
     u32* scales;
-    u32 words, capacity;
+    u32 words, column;
     bool is_column_major, is_packed;
 
     static ANABRANCH_DEVICE ScalePlaces of(const ExpertExpandArgs& args) {
         bool packed = args.scale_layout == SCALE_PACKED_COLUMNS;
         u32 words = args.scale_bytes / 4;
-        return {reinterpret_cast<u32*>(args.scales), packed ? (words + 3) / 4 : words, args.capacity,
+        return {reinterpret_cast<u32*>(args.scales), packed ? (words + 3) / 4 : words, args.scale_column,
                 args.scale_layout != SCALE_ROWS, packed};
     }
     ANABRANCH_DEVICE u32* at(u32 slot, u32 word) const {
         if (!is_column_major) return scales + static_cast<u64>(slot) * words + word;
-        u32 expert = slot / capacity;
-        return scales + (static_cast<u64>(expert) * words + word) * capacity + slot % capacity;
+        // Rows that share their columns: those of an expert, or all.
+        u32 group = slot / column;
+        return scales + (static_cast<u64>(group) * words + word) * column + slot % column;
     }
     ANABRANCH_DEVICE u32 load(const Grid& grid, const ExpertExpandArgs& args, const u32* source, u32 word) const {
         if (!is_packed) return heap_load(grid, source + word);
@@ -137,31 +125,45 @@ static ANABRANCH_DEVICE void copy_tile(const Grid& grid, const ExpertExpandArgs&
     }
 }
 
-// The padding: zero rows from an expert's last row to the next multiple of the alignment. The grid's waves share them.
-static ANABRANCH_DEVICE void zero_padding(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local) {
+// A row of padding: zeros, without a source. One wave.
+static ANABRANCH_DEVICE void zero_place(const Grid& grid, const ExpertExpandArgs& args, const ScalePlaces& places, u32 slot) {
+    Vec16* units = reinterpret_cast<Vec16*>(args.rows + static_cast<u64>(slot) * args.row_bytes);
+    for (u32 unit = grid.lane(); unit < args.row_bytes / 16; unit += WAVE_SIZE) {
+        private_store(grid, units + unit, Vec16{{0, 0, 0, 0}});
+    }
+    for (u32 word = grid.lane(); word < places.words; word += WAVE_SIZE) {
+        private_store(grid, places.at(slot, word), 0u);
+    }
+    if (grid.lane() != 0 || args.sources == nullptr) return;
+    ExpertRowSource* source = args.sources + slot;
+    private_store(grid, &source->row, ~0u);
+    private_store(grid, &source->source_rank, ~0u);
+    private_store(grid, &source->source_token, ~0u);
+    private_store(grid, &source->k, ~0u);
+    private_store(grid, &source->weight, 0.0f);
+}
+
+// The padding: rows from an expert's last row to the next multiple of the alignment. The grid's waves share them.
+static ANABRANCH_DEVICE void fill_padding(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local) {
     // Fits 32 bits: a block's local memory has words for every expert.
     u32 most = args.alignment - 1;
     ScalePlaces places = ScalePlaces::of(args);
     for (u32 item = grid.grid_wave(); item < most * args.received.local_experts; item += grid.grid_waves()) {
         u32 expert = item / most;
-        u32 kept = minimum(local.total.get(grid, expert), args.capacity);
+        u32 room = local.room(grid, args, expert);
+        u32 kept = minimum(local.total.get(grid, expert), room);
         u32 row = kept + item % most;
-        if (row >= round_up(kept, args.alignment)) continue;
+        if (row >= room || row >= round_up(kept, args.alignment)) continue;
         // Fits 32 bits, by the plan.
-        u32 slot = expert * args.capacity + row;
-        Vec16* units = reinterpret_cast<Vec16*>(args.rows + static_cast<u64>(slot) * args.row_bytes);
-        for (u32 unit = grid.lane(); unit < args.row_bytes / 16; unit += WAVE_SIZE) {
-            private_store(grid, units + unit, Vec16{{0, 0, 0, 0}});
-        }
-        for (u32 word = grid.lane(); word < places.words; word += WAVE_SIZE) {
-            private_store(grid, places.at(slot, word), 0u);
-        }
-        if (grid.lane() != 0) continue;
-        ExpertRowSource* source = args.sources + slot;
-        private_store(grid, &source->row, ~0u);
-        private_store(grid, &source->source_rank, ~0u);
-        private_store(grid, &source->source_token, ~0u);
-        private_store(grid, &source->k, ~0u);
-        private_store(grid, &source->weight, 0.0f);
+        u32 slot = local.first.get(grid, expert) + row;
+        if (args.has_zeros != 0) zero_place(grid, args, places, slot);
+        if (args.weights != nullptr && grid.lane() == 0) private_store(grid, args.weights + slot, 0.0f);
+    }
+    if (args.weights == nullptr) return;
+    // Places after those of all experts.
+    u32 thread = grid.block * grid.block_threads + grid.thread;
+    for (u64 slot = static_cast<u64>(local.first.get(grid, args.received.local_experts)) + thread; slot < args.capacity;
+         slot += grid.grid_blocks * grid.block_threads) {
+        private_store(grid, args.weights + slot, 0.0f);
     }
 }

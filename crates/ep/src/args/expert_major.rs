@@ -87,25 +87,30 @@ device_struct! {
     pub struct ExpertExpandArgs {
         /// The dispatch.
         pub received: ReceivedView,
-        /// `[local_experts][capacity][row_bytes]`; written.
+        /// `[places][row_bytes]`; written. There are `[local_experts][capacity]` places, or with `starts` `[capacity]`.
         pub rows: DevicePointer<u8>,
         /// Scales of the rows, in the form of `scale_layout`; written.
         pub scales: DevicePointer<u8>,
         /// `[local_experts]`: rows of each expert; written.
         pub counts: DevicePointer<u32>,
-        /// `[local_experts]`: pairs of each expert, including dropped ones; written.
+        /// `[local_experts]`: pairs of each expert, including dropped ones; written without `starts`.
         pub pairs: DevicePointer<u32>,
-        /// `[local_experts][ranks + 1]`: first row of each source within each expert; written.
+        /// `[local_experts][ranks + 1]`: first row of each source within each expert; written without `starts`.
         pub source_offsets: DevicePointer<u32>,
-        /// `[local_experts][capacity]`; written.
+        /// `[places]`, or null; written.
         pub sources: DevicePointer<ExpertRowSource>,
+        /// `[local_experts + 1]`: the first place of each expert, where all experts share the places; written. Null where each expert has
+        /// its own.
+        pub starts: DevicePointer<u32>,
+        /// `[places]`, or null: the dispatched weight of each row, 0 where there is none; written. With `starts` only.
+        pub weights: DevicePointer<f32>,
         /// `[window rows][top_k]`: the slot map; written for the rows received.
         pub slot_map: DevicePointer<u32>,
         /// Bytes of a row, a multiple of 16.
         pub row_bytes: u32,
         /// Bytes of a row's scales, a multiple of 4.
         pub scale_bytes: u32,
-        /// Rows per expert, a multiple of the alignment.
+        /// Places of an expert, a multiple of the alignment; with `starts` those of all experts.
         pub capacity: u32,
         /// Alignment of each expert's rows, in rows.
         pub alignment: u32,
@@ -113,6 +118,10 @@ device_struct! {
         pub tile_rows: u32,
         /// Number of the `ScaleLayout`.
         pub scale_layout: u32,
+        /// Words from one column of scales to the next, at least `capacity`.
+        pub scale_column: u32,
+        /// Whether padding is filled with zeros.
+        pub has_zeros: u32,
     }
 }
 
@@ -123,9 +132,9 @@ device_struct! {
         pub received: ReceivedView,
         /// The expand's `[window rows][top_k]` map.
         pub slot_map: DevicePointer<u32>,
-        /// `[local_experts][capacity][row_bytes]` of the combine type.
+        /// `[places][row_bytes]` of the combine type.
         pub experts: DevicePointer<u8>,
-        /// `[local_experts][capacity]` f32 as words; null for those of the received rows.
+        /// `[places]` f32 as words; null for those of the received rows.
         pub weights: DevicePointer<u32>,
         /// The late window, `[window rows][top_k]` f32 as words; null for the dispatched weights.
         pub late: DevicePointer<u32>,
@@ -133,6 +142,10 @@ device_struct! {
         pub output: DevicePointer<u8>,
         /// Bytes of a row in the combine type, a multiple of 16.
         pub row_bytes: u32,
+        /// Places of the layout. Other entries of the map have no row.
+        pub places: u32,
+        /// Whether every weight is 1.
+        pub is_unweighted: u32,
         /// Not used.
         pub reserved: u32,
     }

@@ -7,20 +7,27 @@
 //! window, for [`ExpertParallel::combine`]; [`ExpertMajor::contract_into`] sums them into a buffer, which combine pushes with any codec.
 //! Expand and contract are local to a rank, and members may differ in whether they take one step or two.
 //!
+//! [`ContiguousExperts`] has the rows of all experts one after the other instead, `[places][hidden]`, in memory of the caller.
+//!
 //! A *pair* is a received row and an index k at which its token names an expert of this rank. Each pair is one row of the
 //! layout: a token that names two experts of a rank, or one expert twice, has two rows. The rows of an expert are in the
 //! order of source rank, then token, then k: the same in every run and for every launch shape.
 
-use anabranch_hip::{DeviceAddress, DeviceBuffer, LaunchShape, Stream};
+use anabranch_hip::{DeviceAddress, DeviceBuffer, Stream};
 use anabranch_hip_jit::{DevicePointer, LoadedKernel};
 
+mod contiguous;
 mod counter;
 mod operations;
 mod plan;
 mod read;
+mod reader;
 mod unpack;
 
 pub use crate::args::ExpertRowSource;
+pub use contiguous::{
+    ContiguousConfig, ContiguousExperts, ContiguousOutput, ContiguousRows, ContiguousWeights,
+};
 pub use counter::LocalExpertCounter;
 pub use plan::{
     ExpertMajorConfig, ExpertMajorGeometry, ExpertMajorLayout, ExpertMajorPlan, MAX_ALIGNMENT, TILE_ROWS,
@@ -52,6 +59,8 @@ pub const SLOT_DROPPED: u32 = u32::MAX - 1;
 /// `counts` does not, the slot map marks them ([`SLOT_DROPPED`]), and contract leaves them out.
 #[derive(Debug)]
 pub struct ExpertMajor {
+    // First: the drop of its reader waits for launches.
+    counter: LocalExpertCounter,
     plan: ExpertMajorPlan,
     expand: LoadedKernel<ExpertExpandArgs>,
     contract: LoadedKernel<ExpertContractArgs>,
@@ -60,7 +69,6 @@ pub struct ExpertMajor {
     buffers: DeviceBuffer,
     /// The dispatch that the buffers hold.
     holds: Option<Taken>,
-    counter: LocalExpertCounter,
 }
 
 impl ExpertMajor {
@@ -78,7 +86,7 @@ impl ExpertMajor {
         let contract = world.jit().load(device, &kernels::expert_contract(element))?;
         let contract = contract.get(kernels::EXPERT_CONTRACT)?;
         let counter = LocalExpertCounter::new(ep)?;
-        check_local(plan.expand_local_bytes(), plan.local_experts(), counter.limits())?;
+        check_local(plan.expand_local_bytes(), plan.local_experts(), counter.reader().limits())?;
         let mut buffers = device.allocate((plan.bytes() as usize).max(16))?;
         // After a fault some slots and sources of a dispatch may be missing (`dispatch_experts.hip`): what is there instead must be valid.
         buffers.fill(0)?;
@@ -103,14 +111,13 @@ impl ExpertMajor {
     /// # Errors
     /// Before anything is launched: [`Error::ForeignHandle`], or an earlier fault of the world.
     pub fn expand(&mut self, stream: &Stream, dispatched: &Dispatched) -> Result<()> {
-        self.counter.check(dispatched)?;
+        self.counter.reader().check(dispatched)?;
         let args = self.expand_args(dispatched.slot.get());
         // Fits 32 bits: it was compared with the device's local memory.
-        let shape = self.shape(self.plan.expand_local_bytes() as u32);
+        let shape = self.counter.reader().shape(self.plan.expand_local_bytes() as u32);
         // If the launch fails, the contents of the buffers are unknown.
         self.holds = None;
-        self.counter.last().launch(self.counter.world(), stream, || {
-            let _launching = self.counter.world().launching(stream)?;
+        self.counter.reader().launch(stream, || {
             // SAFETY: the windows belong to the slot that the handle holds; the buffers hold what
             // the plan sizes and belong to `self`, whose drop waits for the last launch.
             unsafe { self.expand.launch(shape, stream, &args)? };
@@ -122,13 +129,15 @@ impl ExpertMajor {
 
     fn expand_args(&self, slot: &SlotAddresses) -> ExpertExpandArgs {
         ExpertExpandArgs {
-            received: self.counter.view(slot),
+            received: self.counter.reader().view(slot),
             rows: DevicePointer::new(self.rows()),
             scales: DevicePointer::new(self.scales()),
             counts: DevicePointer::new(self.counts()),
             pairs: DevicePointer::new(self.pairs()),
             source_offsets: DevicePointer::new(self.source_offsets()),
             sources: DevicePointer::new(self.sources()),
+            starts: DevicePointer::NULL,
+            weights: DevicePointer::NULL,
             slot_map: DevicePointer::new(self.slot_map()),
             row_bytes: self.plan.dispatch_plan().row_bytes(),
             scale_bytes: self.plan.dispatch_plan().config().scale_bytes,
@@ -136,6 +145,8 @@ impl ExpertMajor {
             alignment: self.plan.alignment(),
             tile_rows: TILE_ROWS,
             scale_layout: self.plan.scale_layout() as u32,
+            scale_column: self.plan.capacity(),
+            has_zeros: 1,
         }
     }
 
@@ -215,11 +226,6 @@ impl ExpertMajor {
         Ok(ExpertOutput::Staged(output))
     }
 
-    fn shape(&self, local_bytes: u32) -> LaunchShape {
-        let ExpertMajorGeometry { blocks: grid_blocks, block_threads } = self.geometry();
-        LaunchShape { grid_blocks, block_threads, local_bytes }
-    }
-
     /// Launches a contract that was checked. `output` has a row for every row of the window.
     fn launch_contract(
         &self,
@@ -229,7 +235,7 @@ impl ExpertMajor {
         output: DeviceAddress,
     ) -> Result<()> {
         let args = ExpertContractArgs {
-            received: self.counter.view(dispatched.slot.get()),
+            received: self.counter.reader().view(dispatched.slot.get()),
             slot_map: DevicePointer::new(self.slot_map()),
             experts: DevicePointer::new(experts.rows.address()),
             weights: experts
@@ -238,13 +244,15 @@ impl ExpertMajor {
             late: DevicePointer::new(dispatched.late_weights()),
             output: DevicePointer::new(output),
             row_bytes: self.plan.dispatch_plan().combine_row_bytes(),
+            // At most 2^32 - 2, by the plan.
+            places: self.plan.local_experts() * self.plan.capacity(),
+            is_unweighted: 0,
             reserved: 0,
         };
-        self.counter.last().launch(self.counter.world(), stream, || {
-            let _launching = self.counter.world().launching(stream)?;
+        self.counter.reader().launch(stream, || {
             // SAFETY: the windows belong to the slot that the handle holds, the map to `self`, whose drop waits for its last
             // launch. The sizes of the experts' output and of an `output` outside the windows were checked.
-            unsafe { self.contract.launch(self.shape(0), stream, &args)? };
+            unsafe { self.contract.launch(self.counter.reader().shape(0), stream, &args)? };
             Ok(())
         })
     }
@@ -256,7 +264,7 @@ impl ExpertMajor {
         dispatched: &Dispatched,
         experts: LayoutOutput,
     ) -> Result<()> {
-        self.counter.check(dispatched)?;
+        self.counter.reader().check(dispatched)?;
         if self.holds != Some(dispatched.slot.taken()) {
             let problem = "the buffers do not hold this dispatch; expand it first, and contract it before the next expand";
             return Err(Error::CallOrder { call, problem: problem.to_owned() });
@@ -327,12 +335,5 @@ impl ExpertMajor {
     /// row`, [`SLOT_NONE`] or [`SLOT_DROPPED`]. Entries of rows that were not received are undefined.
     pub fn slot_map(&self) -> DeviceAddress {
         self.buffers.address().offset(self.plan.layout().slot_map)
-    }
-}
-
-impl Drop for ExpertMajor {
-    fn drop(&mut self) {
-        // Launches in flight use the buffers, which are freed before the counter's drop waits.
-        self.counter.wait_for_last();
     }
 }

@@ -22,7 +22,7 @@ impl ExpertMajor {
     /// [`Error::ForeignHandle`] for another plan; as [`ExpertParallel::dispatch`] and [`Self::expand`]. After an error of the expand the slot
     /// of the dispatch is lost.
     pub fn dispatch(&mut self, ep: &ExpertParallel, stream: &Stream, tokens: &Tokens) -> Result<Dispatched> {
-        if !self.counter.belongs_to(ep) {
+        if !self.counter.reader().belongs_to(ep) {
             return Err(Error::ForeignHandle);
         }
         let Some(kernel) = &self.kernel else {
@@ -32,7 +32,7 @@ impl ExpertMajor {
         };
         // The buffers are written from the launch on; what fails before it leaves them to the dispatch that they hold.
         let is_reached = Cell::new(false);
-        let dispatched = self.counter.last().launch(self.counter.world(), stream, || {
+        let dispatched = self.counter.reader().in_order(stream, || {
             ep.dispatch_to_experts(stream, tokens, kernel, |slot| {
                 is_reached.set(true);
                 self.expand_args(slot)
@@ -75,7 +75,7 @@ impl ExpertMajor {
         dispatched: &Dispatched,
         output: &CombineOutput,
     ) -> Result<()> {
-        if !self.counter.belongs_to(ep) {
+        if !self.counter.reader().belongs_to(ep) {
             return Err(Error::ForeignHandle);
         }
         self.check_contract("combine", dispatched, experts.into())?;

@@ -237,11 +237,9 @@ impl ExpertMajorPlan {
         self.plan.rows() * u64::from(self.plan.combine_row_bytes())
     }
 
-    /// Local memory of an expand block: a running sum of rows, two words an expert, two words for each pair of a tile.
+    /// Local memory of an expand block.
     pub(crate) fn expand_local_bytes(&self) -> u64 {
-        (u64::from(self.plan.ranks()) + 1) * 4
-            + u64::from(self.local_experts) * 8
-            + u64::from(TILE_ROWS) * u64::from(self.plan.config().top_k) * 8
+        expand_local_bytes(&self.plan, self.local_experts)
     }
 }
 
@@ -253,6 +251,14 @@ pub(super) fn geometry(plan: &Plan, limits: &DeviceLimits) -> ExpertMajorGeometr
     let all = limits.multiprocessors.max(1) * BLOCKS_PER_MULTIPROCESSOR;
     let blocks = if config.max_blocks == 0 { all } else { all.min(config.max_blocks) };
     ExpertMajorGeometry { blocks, block_threads: waves * limits.wave_size }
+}
+
+/// Local memory of an expand block: a running sum of rows, three words an expert and one after the last, two words for each pair of a tile.
+pub(super) fn expand_local_bytes(plan: &Plan, local_experts: u32) -> u64 {
+    (u64::from(plan.ranks()) + 1) * 4
+        + u64::from(local_experts) * 12
+        + 4
+        + u64::from(TILE_ROWS) * u64::from(plan.config().top_k) * 8
 }
 
 pub(super) fn run_count_bytes(local_experts: u32, geometry: ExpertMajorGeometry) -> u64 {

@@ -1,9 +1,9 @@
 //! Received rows in buffers of the caller, one after the other.
 
-use anabranch_hip::{DeviceAddress, LaunchShape, Stream};
+use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_hip_jit::{DevicePointer, LoadedKernel};
 
-use super::LocalExpertCounter;
+use super::reader::ReceivedReader;
 use crate::args::UnpackArgs;
 use crate::error::Result;
 use crate::kernels;
@@ -14,7 +14,8 @@ use crate::tensor::DeviceSlice;
 /// before, unless it is captured; the caller orders replays of captured launches.
 #[derive(Debug)]
 pub struct RowUnpacker {
-    counter: LocalExpertCounter,
+    // First: its drop waits for launches.
+    reader: ReceivedReader,
     unpack: LoadedKernel<UnpackArgs>,
 }
 
@@ -38,10 +39,11 @@ impl RowUnpacker {
     /// Compiles and loads the kernels. Not collective.
     ///
     /// # Errors
-    /// As [`LocalExpertCounter::new`].
+    /// Errors of the compiler and the runtime.
     pub fn new(ep: &ExpertParallel) -> Result<Self> {
         let unit = ep.world().jit().load(ep.world().device(), &kernels::unpack())?;
-        Ok(Self { counter: LocalExpertCounter::new(ep)?, unpack: unit.get(kernels::UNPACK)? })
+        let unpack = unit.get(kernels::UNPACK)?;
+        Ok(Self { reader: ReceivedReader::new(ep, unpack.raw().max_block_threads()?)?, unpack })
     }
 
     /// Copies the received rows. Not collective. It launches one kernel on the stream, which must be the dispatch's or ordered after it, and
@@ -51,8 +53,8 @@ impl RowUnpacker {
     /// Before anything is launched: [`Error::ForeignHandle`](crate::Error::ForeignHandle), [`Error::Shape`](crate::Error::Shape),
     /// [`Error::Address`](crate::Error::Address), or an earlier fault of the world.
     pub fn unpack(&self, stream: &Stream, dispatched: &Dispatched, output: &Unpacked) -> Result<()> {
-        self.counter.check(dispatched)?;
-        let plan = self.counter.plan();
+        self.reader.check(dispatched)?;
+        let plan = self.reader.plan();
         let (config, count) = (plan.config(), output.count as usize);
         let (row, scale_bytes, top_k) =
             (plan.row_bytes() as usize, config.scale_bytes as usize, config.top_k as usize);
@@ -70,7 +72,7 @@ impl RowUnpacker {
         }
         let address = |slice: Option<DeviceSlice>| slice.map_or(DeviceAddress::NULL, |slice| slice.address());
         let args = UnpackArgs {
-            received: self.counter.view(dispatched.slot.get()),
+            received: self.reader.view(dispatched.slot.get()),
             rows: DevicePointer::new(address(output.rows)),
             scales: DevicePointer::new(address(output.scales)),
             ids: DevicePointer::new(address(output.ids)),
@@ -80,24 +82,10 @@ impl RowUnpacker {
             scale_words: config.scale_bytes / 4,
             reserved: 0,
         };
-        let geometry = self.counter.geometry();
-        let shape = LaunchShape {
-            grid_blocks: geometry.blocks,
-            block_threads: geometry.block_threads,
-            local_bytes: 0,
-        };
-        self.counter.last().launch(self.counter.world(), stream, || {
-            let _launching = self.counter.world().launching(stream)?;
+        self.reader.launch(stream, || {
             // SAFETY: the windows belong to the slot that the handle holds; the outputs were checked against their shapes.
-            unsafe { self.unpack.launch(shape, stream, &args)? };
+            unsafe { self.unpack.launch(self.reader.shape(0), stream, &args)? };
             Ok(())
         })
-    }
-}
-
-impl Drop for RowUnpacker {
-    fn drop(&mut self) {
-        // A launch in flight needs the module.
-        self.counter.wait_for_last();
     }
 }

@@ -26,6 +26,7 @@ __all__ = [
     "CombineSent",
     "Communicator",
     "Config",
+    "ContiguousExperts",
     "DispatchSent",
     "Dispatched",
     "EpConfig",
@@ -341,6 +342,9 @@ class ExpertParallel:
     def save_routing(self, dispatched: Dispatched, memory: _Tensor, *, stream: _Stream = None) -> None: ...
     def routing_in(self, memory: _Tensor, tokens: int) -> Routing: ...
     def expert_major(self, *, capacity: int = 0, alignment: int = 1, scale_layout: str = "rows") -> ExpertMajor: ...
+    def contiguous(
+        self, *, alignment: int = 1, scale_layout: str = "rows", zero_padding: bool = False
+    ) -> ContiguousExperts: ...
     def unpacker(self) -> RowUnpacker: ...
     def dispatch_with(
         self,
@@ -357,6 +361,31 @@ class ExpertParallel:
     def mask_rank(self, rank: int, *, stream: _Stream = None) -> None: ...
     def reset_mask(self, together: Sequence[int], *, timeout: float, stream: _Stream = None) -> None: ...
     def check_ids(self, *, stream: _Stream = None) -> None: ...
+
+@final
+class ContiguousExperts:
+    @property
+    def most_places(self) -> int: ...
+    def expand(
+        self,
+        dispatched: Dispatched,
+        rows: _Tensor,
+        layout: tuple[_Tensor, _Tensor, _Tensor],
+        *,
+        scales: _Tensor | None = None,
+        weights: _Tensor | None = None,
+        stream: _Stream = None,
+    ) -> None: ...
+    def contract(
+        self,
+        dispatched: Dispatched,
+        y: _Tensor,
+        slot_map: _Tensor,
+        *,
+        weights: _Tensor | None = None,
+        weighted: bool = True,
+        stream: _Stream = None,
+    ) -> None: ...
 
 @final
 class ExpertMajor:

@@ -1,6 +1,7 @@
 //! Dispatch and combine of expert parallelism over tensors of any library.
 
 mod config;
+mod contiguous;
 mod dispatched;
 mod expert_major;
 mod order;
@@ -17,6 +18,7 @@ use crate::errors::usage;
 use crate::state::State;
 
 pub(crate) use config::EpConfig;
+pub(crate) use contiguous::ContiguousExperts;
 pub(crate) use dispatched::{CombineSent, DispatchSent, Dispatched, Routing};
 pub(crate) use expert_major::{ExpertMajor, Layout};
 pub(crate) use order::LaunchOrder;

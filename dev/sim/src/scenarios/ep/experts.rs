@@ -12,6 +12,7 @@ use anabranch_ranks::GroupRank;
 use anabranch_shmem::TeamView;
 use anabranch_weakmem::SeededError;
 
+use super::contiguous::Contiguous;
 use super::{
     Allocation, Bench, Case, DataType, DevicePointer, DispatchArgs, Ep, Failure, Grid, HIDDEN, Kernels,
     Owner, Plan, ScenarioError, SeededKernel, TOP_K, WAVE, at, kernels,
@@ -19,19 +20,21 @@ use super::{
 use crate::scenarios::bench::UNTOUCHED;
 
 /// Rows to a multiple of which an expert's rows are padded.
-const ALIGNMENT: u32 = 2;
+pub(super) const ALIGNMENT: u32 = 2;
 /// Rows that a block of expand places at a time: few, so that it has several such tiles.
 const TILE_ROWS: u32 = 2;
 
 /// One rank's memory for the layout.
 #[derive(Debug)]
-struct Memory {
-    plan: ExpertMajorPlan,
+pub(super) struct Memory {
+    pub(super) plan: ExpertMajorPlan,
     layout: Allocation,
     run_counts: Allocation,
     expert_ids: Allocation,
     /// The experts' output.
     output: Allocation,
+    /// The rows of all experts one after the other ([`Contiguous`]).
+    pub(super) contiguous: Allocation,
 }
 
 #[derive(Debug)]
@@ -68,6 +71,7 @@ impl Experts {
                 run_counts: allocate("run counts", u64::from(case.blocks) * local)?,
                 expert_ids: allocate("expert ids", local)?,
                 output: allocate("experts' output", plan.output_bytes())?,
+                contiguous: allocate("contiguous rows", Contiguous::of(&plan).bytes())?,
                 plan,
             });
         }
@@ -126,7 +130,7 @@ impl Experts {
 impl Experts {
     /// Bytes of local memory of an expand.
     fn tables(plan: &ExpertMajorPlan) -> u32 {
-        (plan.dispatch_plan().ranks() + 1) * 4 + plan.local_experts() * 8 + TILE_ROWS * TOP_K * 8
+        (plan.dispatch_plan().ranks() + 1) * 4 + plan.local_experts() * 12 + 4 + TILE_ROWS * TOP_K * 8
     }
 
     fn expand_args(&self, received: ReceivedView) -> ExpertExpandArgs {
@@ -140,6 +144,8 @@ impl Experts {
             pairs: at(*layout, places.pairs),
             source_offsets: at(*layout, places.source_offsets),
             sources: at(*layout, places.sources),
+            starts: DevicePointer::NULL,
+            weights: DevicePointer::NULL,
             slot_map: at(*layout, places.slot_map),
             row_bytes: plan.dispatch_plan().row_bytes(),
             scale_bytes: 0,
@@ -147,6 +153,8 @@ impl Experts {
             alignment: ALIGNMENT,
             tile_rows: TILE_ROWS,
             scale_layout: ScaleLayout::Rows as u32,
+            scale_column: plan.capacity(),
+            has_zeros: 1,
         }
     }
 
@@ -165,6 +173,8 @@ impl Experts {
             late,
             output,
             row_bytes: plan.dispatch_plan().combine_row_bytes(),
+            places: plan.local_experts() * plan.capacity(),
+            is_unweighted: 0,
             reserved: 0,
         }
     }
@@ -199,7 +209,7 @@ impl Experts {
         bench.launch(rank, &self.dispatch, Grid { local_bytes, ..sending }, &args)
     }
 
-    /// Queues the kernels between a dispatch that does not expand and the experts.
+    /// Queues the kernels between a dispatch that does not expand and the experts. The rows of all experts one after the other are only judged.
     pub(super) fn queue_expand(
         &self,
         bench: &mut Bench,
@@ -212,7 +222,11 @@ impl Experts {
         let (counts, tables) = (plan.local_experts() * 4, Self::tables(plan));
         bench.launch(rank, &self.count, Grid { local_bytes: counts, ..grid }, &counting)?;
         let expanding = self.expand_args(received);
-        bench.launch(rank, &self.expand, Grid { local_bytes: tables, ..grid }, &expanding)
+        let lined_up = self.memory[rank as usize].contiguous_args(&expanding);
+        for expanding in [expanding, lined_up] {
+            bench.launch(rank, &self.expand, Grid { local_bytes: tables, ..grid }, &expanding)?;
+        }
+        Ok(())
     }
 
     /// Queues experts, weights after the dispatch where there are some, and contract.
@@ -301,7 +315,11 @@ impl Ep {
                 scales: Vec::new(),
             });
         }
-        experts.delivery(oracle, who)?.compare(&seen).map_err(|mismatch| mismatch.to_string())
+        let delivered =
+            experts.delivery(oracle, who)?.compare(&seen).map_err(|mismatch| mismatch.to_string());
+        delivered?;
+        // The only rank with an expand of its own.
+        if who.index() == 1 { self.judge_contiguous(&experts.memory[1], &seen) } else { Ok(()) }
     }
 
     /// Rows after the last that an expert of the rank ever had are as they were.

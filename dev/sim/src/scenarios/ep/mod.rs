@@ -1,6 +1,7 @@
 //! Dispatch, the reference expert and combine: what `ExpertParallel` does for one slot, without a world. Staged, the combine
 //! that pushes. Of `ep-experts`, the experts work on expert-major rows.
 
+mod contiguous;
 mod experts;
 pub(super) mod given;
 mod judge;

@@ -1,4 +1,4 @@
-"""Rows by expert: where the rows of a dispatch go, and their way back."""
+"""What an ElasticBuffer gives: rows as they came, or by expert, the rows of all experts one after the other."""
 
 from __future__ import annotations
 
@@ -13,59 +13,108 @@ from . import _normal as normal
 _SCALES = 4
 
 
-class Expanded(NamedTuple):
-    """A layout with a place for each pair of a row and one of its experts, the places of an expert next to each other."""
+class Form(NamedTuple):
+    """How a dispatch gives its rows."""
+
+    alignment: int
+    scale_type: torch.dtype | None
+    by_columns: bool
+    """Scales are column-major."""
+    with_zeros: bool
+    has_weights: bool
+
+
+class Received(NamedTuple):
+    """What a dispatch brought."""
+
+    rows: Tensor
+    scales: Tensor | None
+    local: Tensor | None
+    """Local ids ``[rows, top_k]``; ``None`` by expert."""
+    weights: Tensor | None
+
+
+class Layout(NamedTuple):
+    """Where the rows of a dispatch are by expert."""
 
     slots: Tensor
-    """``[rows, top_k]``: the place of each pair; -1 where the expert is not of this rank."""
-    pairs: Tensor
-    """``[places]``: row times top_k plus k; negative in the padding."""
+    """``[window's rows, top_k]`` int32: the place of each pair of a row and one of its experts; negative where it has none."""
+    counts: Tensor
+    """``[local experts]`` int32: rows of each."""
+    starts: Tensor
+    """``[local experts + 1]`` int32: the first place of each, and the one behind all of them."""
 
 
-def expanded(local: Tensor, counts: Tensor, alignment: int, places: int) -> Expanded:
-    """Places of pairs with local ids ``[rows, top_k]``, in the order of the experts, then of the rows. Each expert starts at a multiple of the
-    alignment. Nothing waits for the device."""
-    padded = normal.aligned(counts, alignment)
-    # What lies between a pair's number, without padding, and its place. Pairs without an expert of this rank come last.
-    shift = torch.nn.functional.pad((padded - counts).cumsum(0) - (padded - counts), (0, 1))
-    experts = torch.where(local < 0, len(counts), local).flatten()
-    order = experts.sort(stable=True)
-    place = torch.arange(len(experts), device=local.device) + shift[order.values]
-    is_own = order.values < len(counts)
-    pairs = local.new_full((places + 1,), -1).scatter_(0, torch.where(is_own, place, places), order.indices)
-    slots = torch.empty_like(experts).scatter_(0, order.indices, torch.where(is_own, place, -1))
-    return Expanded(slots.view_as(local), pairs[:-1])
+def unpack(route: normal.Handle, form: Form) -> Received:
+    """The rows that came, one after the other."""
+    local, weights = route.plan.receive(route)
+    rows, scales = route.plan.rows(route, form.scale_type)
+    if scales is not None and form.by_columns:
+        scales = _column_major(scales)
+    return Received(rows, scales, local, weights if form.has_weights else None)
 
 
-def spread(rows: Tensor, layout: Expanded, with_zeros: bool) -> Tensor:
-    """Rows at their places. What is in the padding is undefined without zeros."""
-    source = layout.pairs.div(layout.slots.shape[1], rounding_mode="floor")
-    placed = rows.index_select(0, source.clamp(min=0))
-    return placed.masked_fill_((source < 0)[:, None], 0) if with_zeros else placed
+def empty_layout(plan: normal.Plan) -> Layout:
+    """A layout for :func:`expand`."""
+    experts = len(plan.native.experts_on())
+    shapes = (plan.native.rows_capacity, plan.shape.top_k), (experts,), (experts + 1,)
+    return Layout(*(torch.empty(shape, dtype=torch.int32, device=plan.device) for shape in shapes))
 
 
-def spread_weights(weights: Tensor, layout: Expanded) -> Tensor:
-    """Weights ``[rows, top_k]`` at their places; 0 in the padding."""
-    flat = torch.nn.functional.pad(weights.flatten(), (0, 1))
-    return flat[torch.where(layout.pairs < 0, weights.numel(), layout.pairs)]
+def places_of(route: normal.Handle, layout: Layout, form: Form) -> list[int]:
+    """The places of each local expert: its rows, rounded up. The host waits for the device."""
+    # Without places, an expand only counts.
+    expand(route, layout, 0, form)
+    starts = layout.starts.tolist()
+    return [end - start for start, end in zip(starts, starts[1:])]
 
 
-def summed(x: Tensor, slots: Tensor) -> Tensor:
-    """For each row the sum of what is at its places, in float32 and in the order of its experts, rounded."""
-    sums = torch.zeros(len(slots), x.shape[1], dtype=torch.float32, device=x.device)
-    if len(x):
-        for slot in slots.T:
-            sums += torch.where((slot >= 0)[:, None], x.index_select(0, slot.clamp(min=0)).float(), 0)
-    return sums.to(x.dtype)
+def most_places(route: normal.Handle, layout: Layout, form: Form) -> int:
+    """Places for as many rows as the route may have. The experts of a token differ."""
+    experts = len(layout.counts)
+    most = route.received * min(route.plan.shape.top_k, experts) + (form.alignment - 1) * experts
+    return normal.aligned(most, form.alignment)
 
 
-def gathered_weights(weights: Tensor, slots: Tensor) -> Tensor:
-    """``[rows, top_k]`` of weights at places; 0 where there is no place."""
-    flat = torch.nn.functional.pad(weights, (0, 1))
-    return flat[torch.where(slots < 0, len(weights), slots)]
+def expand(route: normal.Handle, layout: Layout, places: int, form: Form) -> Received:
+    """The rows that came at their places, and the layout, which is written."""
+    plan, scale_type = route.plan, form.scale_type
+    rows = torch.empty(places, plan.shape.hidden, dtype=plan.shape.dtype, device=plan.device)
+    weights = torch.empty(places, dtype=torch.float32, device=plan.device) if form.has_weights else None
+    stored = scales = None
+    if scale_type is not None:
+        words = plan.shape.scale_bytes // scale_type.itemsize
+        shape = (words, normal.aligned(places, _SCALES)) if form.by_columns else (places, words)
+        stored = torch.empty(shape, dtype=scale_type, device=plan.device)
+        scales = stored.t()[:places] if form.by_columns else stored
+    kernels = plan.layout(form.alignment, form.by_columns, form.with_zeros)
+    # 8-bit floats travel as bytes.
+    kernels.expand(route.operation, normal.as_sent(rows), layout, scales=stored, weights=weights)
+    plan.settle()
+    return Received(rows, scales, None, weights)
 
 
-def column_major(scales: Tensor) -> Tensor:
+def combine(
+    route: normal.Handle, layout: Layout, alignment: int, x: Tensor, weights: Tensor | None, count: int
+) -> tuple[Tensor, Tensor | None]:
+    """Sums what is at the places of each of the ``count`` rows that came, in float32 and in the order of its experts, rounds, and combines the
+    sums; weights ``[places]`` are brought back."""
+    plan = route.plan
+    operation = plan.operation(route)
+    plan.layout(alignment, False, False).contract(operation, x.detach().contiguous(), layout.slots, weighted=False)
+    if weights is not None:
+        slots = layout.slots[:count].long()
+        padded = torch.nn.functional.pad(weights.detach(), (0, 1))
+        weights = padded[torch.where(slots < 0, len(weights), slots)]
+    return plan.combine_window(route, weights)
+
+
+def behind(rows: Tensor, count: int, value: int) -> Tensor:
+    """``[count, ..]``: rows, and behind them a value."""
+    return torch.nn.functional.pad(rows, (0, 0, 0, count - len(rows)), value=value)
+
+
+def _column_major(scales: Tensor) -> Tensor:
     """The same scales, the rows of a column next to each other, each column from a multiple of 16 bytes on."""
     rows, columns = scales.shape
     placed = torch.empty_strided((rows, columns), (1, normal.aligned(rows, _SCALES)), dtype=scales.dtype, device=scales.device)

@@ -9,8 +9,6 @@ from torch import Tensor
 
 import anabranch
 
-from anabranch.torch._windows import as_tensor
-
 from ._config import Settings
 from ._world import Joined
 
@@ -20,11 +18,6 @@ FP8 = torch.float8_e4m3fn
 def aligned(counts: Any, alignment: int) -> Any:
     """Numbers, rounded up to multiples."""
     return -(-counts // alignment) * alignment
-
-
-def rows_of(window: Any, dtype: torch.dtype) -> Tensor:
-    """A window of rows as a tensor; 8-bit floats travel as bytes."""
-    return as_tensor(window, FP8 if dtype == FP8 else None)
 
 
 def as_sent(x: Tensor) -> Tensor:
@@ -96,7 +89,7 @@ class Plan:
     """A compact plan with the windows of ``Settings.slots`` dispatches."""
 
     def __init__(self, joined: Joined, shape: Shape, settings: Settings, blocks: int) -> None:
-        self._joined, self.shape, self._slots = joined, shape, settings.slots
+        self._joined, self.device, self.shape, self._slots = joined, joined.device, shape, settings.slots
         config = anabranch.EpConfig(
             hidden=shape.hidden,
             experts=shape.experts,
@@ -120,6 +113,11 @@ class Plan:
         self._max_tokens, self._unpacker = settings.max_tokens, self.native.unpacker()
         # Handles whose dispatch has a slot, oldest first.
         self._pending: list[Handle] = []
+        self._layouts: dict[tuple[int, str, bool], anabranch.ContiguousExperts] = {}
+
+    def settle(self) -> None:
+        """Tensors of the CPU have no stream: what was launched is over."""
+        self._joined.settle()
 
     def _free_slot(self) -> None:
         """The oldest dispatch that was not combined gives its slot back, on all ranks alike; a combine then sends empty rows along its handle
@@ -146,7 +144,7 @@ class Plan:
         self.native.save_routing(operation, routing)
         handle = Handle(self, operation, routing, len(x))
         self._pending.append(handle)
-        self._joined.settle()
+        self.settle()
         return handle
 
     def dispatch_along(self, handle: Handle, x: Tensor, scales: Tensor | None, weights: Tensor | None = None) -> None:
@@ -164,16 +162,19 @@ class Plan:
         weights = None if weights is None else weights.detach().contiguous()
         handle.operation = self.native.dispatch_with(kept, as_sent(x), weights, as_bytes(scales))
         self._pending.append(handle)
-        self._joined.settle()
+        self.settle()
 
-    def receive(self, handle: Handle, worst: int | None) -> tuple[Tensor, Tensor]:
-        """The local ids and weights of the rows that came. With a number of rows, also 0, nothing waits for the device: ids behind the rows
-        that came are -1."""
+    def learn(self, handle: Handle, worst: int | None) -> int:
+        """The number of rows that came. With a number of rows, also 0, it is that, and nothing waits for the device."""
         handle.received = int(torch.from_dlpack(handle.operation.offsets)[-1]) if worst is None else worst
-        local = torch.empty(handle.received, self.shape.top_k, dtype=torch.int64, device=self._joined.device)
-        weights = torch.empty(handle.received, self.shape.top_k, dtype=torch.float32, device=self._joined.device)
+        return handle.received
+
+    def receive(self, handle: Handle) -> tuple[Tensor, Tensor]:
+        """The local ids and weights of the rows that came; ids behind them are -1."""
+        local = torch.empty(handle.received, self.shape.top_k, dtype=torch.int64, device=self.device)
+        weights = torch.empty(handle.received, self.shape.top_k, dtype=torch.float32, device=self.device)
         self._unpacker.unpack(handle.operation, ids=local, weights=weights)
-        self._joined.settle()
+        self.settle()
         return local, weights
 
     def counts(self, local: Tensor) -> Tensor:
@@ -184,31 +185,47 @@ class Plan:
 
     def rows(self, handle: Handle, scale_type: torch.dtype | None) -> tuple[Tensor, Tensor | None]:
         """Copies of the rows that came, and of their scales."""
-        device = self._joined.device
+        device = self.device
         rows = torch.empty(handle.received, self.shape.hidden, dtype=self.shape.dtype, device=device)
         # Elements of scales have 4 bytes.
         scales = None if scale_type is None else torch.empty(handle.received, self.shape.scale_bytes // 4, dtype=scale_type, device=device)
         # 8-bit floats travel as bytes.
         self._unpacker.unpack(handle.operation, rows=as_sent(rows), scales=scales)
-        self._joined.settle()
+        self.settle()
         return rows, scales
+
+    def layout(self, alignment: int, by_columns: bool, with_zeros: bool) -> anabranch.ContiguousExperts:
+        """What copies rows to the places of their experts, and sums them."""
+        key = alignment, "columns" if by_columns else "rows", with_zeros
+        if key not in self._layouts:
+            self._layouts[key] = self.native.contiguous(alignment=alignment, scale_layout=key[1], zero_padding=with_zeros)
+        return self._layouts[key]
 
     def combine(self, handle: Handle, x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Sums rows, and weights, at their tokens."""
         if len(x) != handle.received:
             raise anabranch.UsageError(f"x has {len(x)} rows; the handle's dispatch brought {handle.received}")
-        if handle.operation is None:
-            empty = torch.zeros(handle.tokens, self.shape.hidden, dtype=self.shape.dtype, device=x.device)
-            scales = torch.zeros(handle.tokens, self.shape.scale_bytes, dtype=torch.uint8, device=x.device)
-            self.dispatch_along(handle, empty, scales if self.shape.scale_bytes else None)
-        operation, filled = handle.operation, min(len(x), self.native.rows_capacity)
+        operation, filled = self.operation(handle), min(len(x), self.native.rows_capacity)
         torch.from_dlpack(operation.combine_rows)[:filled] = x.detach()[:filled]
+        return self.combine_window(handle, None if weights is None else weights.detach()[:filled])
+
+    def operation(self, handle: Handle) -> Any:
+        """The windows of a combine along the handle: those of its last dispatch, or of one with empty rows."""
+        if handle.operation is None:
+            empty = torch.zeros(handle.tokens, self.shape.hidden, dtype=self.shape.dtype, device=self.device)
+            scales = torch.zeros(handle.tokens, self.shape.scale_bytes, dtype=torch.uint8, device=self.device)
+            self.dispatch_along(handle, empty, scales if self.shape.scale_bytes else None)
+        return handle.operation
+
+    def combine_window(self, handle: Handle, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Sums the rows that are in the combine window, and weights ``[rows, top_k]``, at their tokens."""
+        operation, device = handle.operation, self.device
         if weights is not None:
-            torch.from_dlpack(operation.combine_weights)[:filled] = weights.detach()[:filled]
-        out = torch.empty(handle.tokens, self.shape.hidden, dtype=torch.bfloat16, device=x.device)
-        out_weights = torch.empty(handle.tokens, self.shape.top_k, dtype=torch.float32, device=x.device)
+            torch.from_dlpack(operation.combine_weights)[: len(weights)] = weights
+        out = torch.empty(handle.tokens, self.shape.hidden, dtype=torch.bfloat16, device=device)
+        out_weights = torch.empty(handle.tokens, self.shape.top_k, dtype=torch.float32, device=device)
         self._pending.remove(handle)
         handle.operation = None
         self.native.combine(operation, out=out, out_weights=out_weights)
-        self._joined.settle()
+        self.settle()
         return out, None if weights is None else out_weights

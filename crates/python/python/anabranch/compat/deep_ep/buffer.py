@@ -202,7 +202,8 @@ class Buffer(User):
             raise anabranch.UsageError("dispatch: a new dispatch needs topk_idx and num_tokens_per_expert, of get_dispatch_layout")
         plan = self._normal_plan(rows, scales, topk_idx.shape[1], num_tokens_per_expert.numel(), num_worst_tokens)
         handle = plan.dispatch(rows, scales, topk_idx, topk_weights)
-        local_ids, local_weights = plan.receive(handle, num_worst_tokens or None)
+        plan.learn(handle, num_worst_tokens or None)
+        local_ids, local_weights = plan.receive(handle)
         counts = [] if num_worst_tokens else normal.aligned(plan.counts(local_ids), expert_alignment).tolist()
         received = plan.rows(handle, scale_type)
         weights = None if topk_weights is None else local_weights

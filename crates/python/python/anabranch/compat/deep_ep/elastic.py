@@ -52,62 +52,62 @@ class EPHandle:
         self._request, self._route = request, route
         self.num_recv_tokens = self.num_expanded_tokens = 0
         self.num_recv_tokens_per_expert_list: list[int] = []
-        self._layout: layouts.Expanded | None = None
+        self._layout = layouts.empty_layout(route.plan) if self.do_expand else None
 
-    def _receive(self, worst: int | None, stats: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Reads what came by the route; returns local ids and weights. With ``worst`` rows nothing waits for the device."""
-        plan, alignment = self._route.plan, self.expert_alignment
-        local, weights = plan.receive(self._route, worst)
-        counts = plan.counts(local)
-        if stats is not None:
-            stats += counts
-        self.num_recv_tokens = len(local)
-        padded = normal.aligned(counts, alignment)
-        if worst is not None:
-            most = len(local) * min(plan.shape.top_k, len(counts)) + (alignment - 1) * len(counts)
-            places = normal.aligned(most, alignment)
-        else:
-            self.num_recv_tokens_per_expert_list = padded.tolist()
-            places = sum(self.num_recv_tokens_per_expert_list)
+    def _receive(self, worst: int | None, form: layouts.Form) -> layouts.Received:
+        """What the first dispatch brought. With ``worst`` rows nothing waits for the device."""
+        route, plan = self._route, self._route.plan
+        self.num_recv_tokens = plan.learn(route, worst)
         # Later dispatches overwrite the windows.
-        self.psum_num_recv_tokens_per_scaleup_rank = torch.from_dlpack(self._route.operation.offsets)[1:].clone()
+        self.psum_num_recv_tokens_per_scaleup_rank = torch.from_dlpack(route.operation.offsets)[1:].clone()
+        self._tokens = torch.from_dlpack(route.operation.token_numbers)[: self.num_recv_tokens].clone()
+        if self._layout is not None:
+            if worst is None:
+                self.num_recv_tokens_per_expert_list = layouts.places_of(route, self._layout, form)
+                self.num_expanded_tokens = sum(self.num_recv_tokens_per_expert_list)
+            else:
+                self.num_expanded_tokens = layouts.most_places(route, self._layout, form)
+            received = self._take(form)
+            self.num_unaligned_recv_tokens_per_expert = self._layout.counts
+            self.psum_num_recv_tokens_per_expert = self._layout.starts[:-1] + self._layout.counts
+            return received
+        received = self._take(form)
+        counts = plan.counts(received.local)
+        padded = normal.aligned(counts, form.alignment)
+        if worst is None:
+            self.num_recv_tokens_per_expert_list = padded.tolist()
         self.num_unaligned_recv_tokens_per_expert = counts.int()
-        ends = padded.cumsum(0)
-        self._is_own = local >= 0
-        if self.do_expand:
-            self.num_expanded_tokens = places
-            self._layout = layouts.expanded(local, counts, alignment, places)
-            ends = ends - padded + counts
-        self.psum_num_recv_tokens_per_expert = ends.int()
-        self._tokens = torch.from_dlpack(self._route.operation.token_numbers)[: len(local)].clone()
-        return local, weights
+        self.psum_num_recv_tokens_per_expert = padded.cumsum(0).int()
+        self._is_own = received.local >= 0
+        return received
+
+    def _take(self, form: layouts.Form) -> layouts.Received:
+        """What the last dispatch brought, as many rows as the first one."""
+        self._route.plan.learn(self._route, self.num_recv_tokens)
+        if self._layout is None:
+            return layouts.unpack(self._route, form)
+        return layouts.expand(self._route, self._layout, self.num_expanded_tokens, form)
 
     def _use(self) -> None:
         """A later call works with the handle, perhaps on another stream than its dispatch."""
-        kept = (self._is_own, self._tokens, self.psum_num_recv_tokens_per_scaleup_rank, self.num_unaligned_recv_tokens_per_expert)
-        used_on_current_stream(*kept, *(self._layout or ()))
-
-    def _rows(self, scale_type: torch.dtype | None, with_zeros: bool) -> tuple[Tensor, Tensor | None]:
-        """Copies of the rows that came, and of their scales, in the handle's layout."""
-        route, layout = self._route, self._layout
-        if layout is None:
-            return route.plan.rows(route, scale_type)
-        # Rows of 8-bit floats are copied as bytes.
-        window = normal.as_sent(normal.rows_of(route.operation.rows, route.plan.shape.dtype))
-        rows = layouts.spread(window, layout, with_zeros).view(route.plan.shape.dtype)
-        if scale_type is None:
-            return rows, None
-        return rows, layouts.spread(torch.from_dlpack(route.operation.scales), layout, with_zeros).view(scale_type)
+        kept = (self._tokens, self.psum_num_recv_tokens_per_scaleup_rank, self.num_unaligned_recv_tokens_per_expert)
+        used_on_current_stream(*kept, *((self._is_own,) if self._layout is None else self._layout))
 
     @property
     def recv_src_metadata(self) -> Tensor:
         self._use()
-        slots = self._is_own.new_full(self._is_own.shape, -1, dtype=torch.int64) if self._layout is None else self._layout.slots
-        tokens = torch.nn.functional.pad(self._tokens, (0, 0, 0, len(slots) - len(self._tokens)))
-        rows = torch.arange(len(slots), device=slots.device)
+        count = self.num_recv_tokens
+        if self._layout is None:
+            is_own = self._is_own
+            slots = is_own.new_full(is_own.shape, -1, dtype=torch.int64)
+        else:
+            slots = layouts.behind(self._layout.slots[:count].long(), count, -1)
+            is_own = slots >= 0
+        rows = torch.arange(count, device=slots.device)
         ranks = torch.bucketize(rows, self.psum_num_recv_tokens_per_scaleup_rank, right=True)[:, None]
-        first = self._is_own.int().argmax(1, keepdim=True)
-        return torch.cat([ranks * self.num_max_tokens_per_rank + tokens, ranks * slots.shape[1] + first, slots], 1).int()
+        first = is_own.int().argmax(1, keepdim=True)
+        tokens = ranks * self.num_max_tokens_per_rank + layouts.behind(self._tokens, count, 0)
+        return torch.cat([tokens, ranks * slots.shape[1] + first, slots], 1).int()
 
 
 class ElasticBuffer(User):
@@ -261,7 +261,7 @@ class ElasticBuffer(User):
             do_handle_copy: the handle has a copy of ``topk_idx``, which the caller may then change.
             do_cpu_sync: whether the host waits for the numbers of rows. The default is to wait, but not with a handle.
             do_expand: a row for each pair of a token and an expert of this rank, the rows of an expert next to each other.
-            do_zero_padding: with ``do_expand``, places without a row are zeros; otherwise they are undefined.
+            do_zero_padding: with ``do_expand``, the places between the rows of experts are zeros; otherwise they are undefined.
             use_tma_aligned_col_major_sf: scales are column-major, each column from a multiple of 16 bytes on.
 
         Returns:
@@ -274,13 +274,15 @@ class ElasticBuffer(User):
             raise anabranch.UsageError("dispatch: do_zero_padding goes with do_expand")
         wait_for(previous_event)
         wait_for(previous_event_before_epilogue)
+        scale_type = None if scales is None else scales.dtype
+        form = layouts.Form(expert_alignment or 1, scale_type, use_tma_aligned_col_major_sf, do_zero_padding, topk_weights is not None)
         if handle is None:
             most = self.num_max_tokens_per_rank if num_max_tokens_per_rank is None else num_max_tokens_per_rank
             request = _Request(num_experts or 0, expert_alignment or 1, most, do_expand)
             route = self._send(rows, scales, topk_idx, topk_weights, request)
             handle = EPHandle(request, route, topk_idx.clone() if do_handle_copy else topk_idx, num_sms)
             worst = self.num_ranks * most if do_cpu_sync is False else None
-            local, weights = handle._receive(worst, cumulative_local_expert_recv_stats)
+            received = handle._receive(worst, form)
         else:
             if topk_idx is not None or do_cpu_sync:
                 raise anabranch.UsageError("dispatch: topk_idx and do_cpu_sync go with a new dispatch, not with a handle")
@@ -291,18 +293,13 @@ class ElasticBuffer(User):
                 raise anabranch.UsageError(f"dispatch: the call has {asked}, its handle {kept}")
             handle._use()
             handle._route.plan.dispatch_along(handle._route, rows, scales, topk_weights)
-            local, weights = handle._route.plan.receive(handle._route, handle.num_recv_tokens)
-            if cumulative_local_expert_recv_stats is not None:
-                cumulative_local_expert_recv_stats += handle.num_unaligned_recv_tokens_per_expert
-        received, received_scales = handle._rows(None if scales is None else scales.dtype, do_zero_padding)
-        if received_scales is not None and use_tma_aligned_col_major_sf:
-            received_scales = layouts.column_major(received_scales)
-        if handle._layout is not None:
-            weights = layouts.spread_weights(weights, handle._layout)
+            received = handle._take(form._replace(alignment=kept.expert_alignment))
+        if cumulative_local_expert_recv_stats is not None:
+            cumulative_local_expert_recv_stats += handle.num_unaligned_recv_tokens_per_expert
         return (
-            received if received_scales is None else (received, received_scales),
-            None if do_expand else local,
-            None if topk_weights is None else weights,
+            received.rows if received.scales is None else (received.rows, received.scales),
+            received.local,
+            received.weights,
             handle,
             recorded(async_with_compute_stream),
         )
@@ -368,11 +365,10 @@ class ElasticBuffer(User):
         wait_for(previous_event_before_epilogue)
         handle._use()
         if layout is not None:
-            x = layouts.summed(x.detach(), layout.slots)
-            topk_weights = None if topk_weights is None else layouts.gathered_weights(topk_weights.detach(), layout.slots)
-        elif topk_weights is not None:
-            topk_weights = torch.where(handle._is_own, topk_weights, 0)
-        out, weights = route.plan.combine(route, x, topk_weights)
+            out, weights = layouts.combine(route, layout, handle.expert_alignment, x, topk_weights, handle.num_recv_tokens)
+        else:
+            topk_weights = None if topk_weights is None else torch.where(handle._is_own, topk_weights, 0)
+            out, weights = route.plan.combine(route, x, topk_weights)
         for addend in bias if isinstance(bias, tuple) else (bias,):
             if addend is not None:
                 out += addend

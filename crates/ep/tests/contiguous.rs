@@ -1,0 +1,328 @@
+//! Rows of all experts one after the other, beside the layout with a fixed number of places for each expert, which the oracle judges.
+
+use crate::common::{Case, Routing, Uploaded, all_well, bytes_of, on_ranks, upload, world_config};
+use crate::expert_major_common::{CANARY, Guarded, read};
+use anabranch_ep::expert_major::{SLOT_DROPPED, SLOT_NONE};
+use anabranch_ep::{
+    ContiguousConfig, ContiguousExperts, ContiguousOutput, ContiguousRows, ContiguousWeights, DeviceSlice,
+    Dispatched, Error, ExpertMajor, ExpertMajorConfig, ExpertMajorRows, ExpertParallel, LayoutOutput, Mode,
+    ReceivedRows, ScaleLayout, Tokens,
+};
+use anabranch_hip::{DeviceBuffer, Stream};
+use anabranch_shmem::World;
+
+const SCALE_BYTES: usize = 20;
+
+/// Where the rows of the reference layout are in the contiguous one.
+struct Expected {
+    seen: ExpertMajorRows,
+    starts: Vec<u32>,
+    counts: Vec<u32>,
+    slot_map: Vec<u32>,
+    capacity: u32,
+}
+
+impl Expected {
+    fn new(seen: ExpertMajorRows, config: ContiguousConfig, capacity: u32, places: u32) -> Self {
+        let mut starts = vec![0];
+        for pairs in &seen.pairs {
+            starts.push(starts[starts.len() - 1] + pairs.next_multiple_of(config.alignment));
+        }
+        let counts =
+            seen.pairs.iter().zip(&starts).map(|(pairs, start)| places.saturating_sub(*start).min(*pairs));
+        let counts: Vec<u32> = counts.collect();
+        let place = |slot: &u32| match *slot {
+            SLOT_NONE => SLOT_NONE,
+            slot => {
+                let place = starts[(slot / capacity) as usize] + slot % capacity;
+                if place < places { place } else { SLOT_DROPPED }
+            }
+        };
+        let slot_map = seen.slot_map.iter().map(place).collect();
+        Self { counts, slot_map, starts, seen, capacity }
+    }
+}
+
+/// The outputs of an expand, between canaries.
+struct Outputs {
+    places: u32,
+    rows: Guarded,
+    scales: Guarded,
+    weights: Guarded,
+    slot_map: Guarded,
+    counts: Guarded,
+    starts: Guarded,
+}
+
+impl Outputs {
+    fn new(world: &World, ep: &ExpertParallel, layout: &ContiguousExperts, places: u32) -> Self {
+        let guarded = |bytes: u64| Guarded::new(world.device(), bytes as usize);
+        let local = u64::from(layout.local_experts());
+        Self {
+            places,
+            rows: guarded(u64::from(places) * u64::from(ep.plan().row_bytes())),
+            scales: guarded(layout.scale_bytes(places)),
+            weights: guarded(u64::from(places) * 4),
+            slot_map: guarded(layout.slot_map_bytes()),
+            counts: guarded(local * 4),
+            starts: guarded(local * 4 + 4),
+        }
+    }
+
+    fn written(&self) -> ContiguousRows {
+        ContiguousRows {
+            places: self.places,
+            rows: self.rows.slice(),
+            scales: Some(self.scales.slice()),
+            weights: Some(self.weights.slice()),
+            slot_map: self.slot_map.slice(),
+            counts: self.counts.slice(),
+            starts: self.starts.slice(),
+        }
+    }
+
+    /// The scales at a place, as they were sent.
+    fn scales_at(&self, all: &[u8], layout: ScaleLayout, place: usize) -> Vec<u8> {
+        if layout == ScaleLayout::Rows {
+            return all[place * SCALE_BYTES..][..SCALE_BYTES].to_vec();
+        }
+        let column = (self.places as usize).next_multiple_of(4);
+        (0..SCALE_BYTES / 4).flat_map(|word| all[(word * column + place) * 4..][..4].to_vec()).collect()
+    }
+
+    fn judge(&self, expected: &Expected, config: ContiguousConfig, row: usize) {
+        let words = |bytes: &[u8]| -> Vec<u32> {
+            bytes.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap())).collect()
+        };
+        let (rows, scales, weights) = (self.rows.read(), self.scales.read(), words(&self.weights.read()));
+        assert_eq!(words(&self.starts.read()), expected.starts);
+        assert_eq!(words(&self.counts.read()), expected.counts);
+        let mut is_row = vec![false; self.places as usize];
+        for (expert, count) in expected.counts.iter().enumerate() {
+            let table = &expected.seen.experts[expert];
+            for n in 0..*count as usize {
+                let place = expected.starts[expert] as usize + n;
+                is_row[place] = true;
+                assert_eq!(
+                    rows[place * row..][..row],
+                    table.rows[n * row..][..row],
+                    "row {n} of expert {expert}"
+                );
+                let of = self.scales_at(&scales, config.scale_layout, place);
+                assert_eq!(
+                    of,
+                    table.scales[n * SCALE_BYTES..][..SCALE_BYTES],
+                    "scales of row {n} of {expert}"
+                );
+                assert_eq!(
+                    weights[place],
+                    table.sources[n].weight.to_bits(),
+                    "weight of row {n} of {expert}"
+                );
+            }
+        }
+        let end = expected.starts[expected.starts.len() - 1].min(self.places) as usize;
+        for place in (0..self.places as usize).filter(|place| !is_row[*place]) {
+            let left = if config.zero_padding && place < end { 0 } else { CANARY };
+            assert!(rows[place * row..][..row].iter().all(|byte| *byte == left), "row of place {place}");
+            let of = self.scales_at(&scales, config.scale_layout, place);
+            assert!(of.iter().all(|byte| *byte == left), "scales of place {place}");
+            assert_eq!(weights[place], 0, "weight of place {place}");
+        }
+    }
+}
+
+struct Bench<'a> {
+    world: &'a World,
+    ep: &'a ExpertParallel,
+    stream: Stream,
+    padded: ExpertMajor,
+}
+
+impl Bench<'_> {
+    /// The combine window after `work` on a dispatch of these tokens, which the padded layout holds.
+    fn window(
+        &mut self,
+        tokens: &Tokens,
+        work: impl FnOnce(&ExpertMajor, &Stream, &Dispatched) -> Result<(), Error>,
+    ) -> Result<Vec<u8>, Error> {
+        let dispatched = self.ep.dispatch(&self.stream, tokens)?;
+        self.padded.expand(&self.stream, &dispatched)?;
+        let bytes = self.padded.plan().contracted_bytes() as usize;
+        self.world.synchronize(&self.stream)?;
+        crate::expert_major_common::write(
+            self.world.device(),
+            dispatched.combine_rows(),
+            &vec![CANARY; bytes],
+        );
+        work(&self.padded, &self.stream, &dispatched)?;
+        self.world.synchronize(&self.stream)?;
+        let window = read(self.world.device(), dispatched.combine_rows(), bytes);
+        self.ep.release(&self.stream, dispatched)?;
+        Ok(window)
+    }
+
+    fn upload(&self, words: &[f32]) -> DeviceBuffer {
+        upload(self.world.device(), bytes_of(words))
+    }
+
+    /// Sums of the rows themselves, with each kind of weights, are those of the padded layout with the same weights.
+    fn judge_sums(
+        &mut self,
+        tokens: &Tokens,
+        experts: &ContiguousExperts,
+        outputs: &Outputs,
+        expected: &Expected,
+    ) -> Result<(), Error> {
+        let (local, capacity) = (expected.counts.len(), expected.capacity as usize);
+        let kinds: [(ContiguousWeights, fn(f32) -> f32); 3] = [
+            (ContiguousWeights::Ones, |_| 1.0),
+            (ContiguousWeights::Dispatched, |dispatched| dispatched),
+            (ContiguousWeights::Given(outputs.weights.slice()), |dispatched| dispatched),
+        ];
+        for (kind, weight) in kinds {
+            // Dropped rows have the weight 0 there: they add nothing.
+            let mut given = vec![0.0; local * capacity];
+            for (expert, count) in expected.counts.iter().enumerate() {
+                for n in 0..*count as usize {
+                    given[expert * capacity + n] = weight(expected.seen.experts[expert].sources[n].weight);
+                }
+            }
+            let given = self.upload(&given);
+            let wanted = self.window(tokens, |padded, stream, dispatched| {
+                // SAFETY: the buffers outlive the stream's work.
+                let (rows, weights) = unsafe {
+                    let bytes = padded.plan().output_bytes() as usize;
+                    (DeviceSlice::from_raw(padded.rows(), bytes), Some(DeviceSlice::of(&given)))
+                };
+                padded.contract(stream, dispatched, LayoutOutput { rows, weights }).map(drop)
+            })?;
+            let (rows, slot_map) = (outputs.rows.slice(), outputs.slot_map.slice());
+            let output = ContiguousOutput { places: outputs.places, rows, weights: kind, slot_map };
+            let summed = self.window(tokens, |_, stream, dispatched| {
+                experts.contract(stream, dispatched, &output).map(drop)
+            })?;
+            assert!(summed == wanted, "sums with {kind:?} on {}", self.ep.rank());
+        }
+        Ok(())
+    }
+}
+
+fn run(case: &Case, config: ContiguousConfig) {
+    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+        let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
+        let (device, me) = (world.device(), ep.rank());
+        let experts = ContiguousExperts::new(&ep, config)?;
+        let capacity = (ep.plan().rows() as u32 * case.config.top_k).next_multiple_of(config.alignment);
+        let padded = ExpertMajorConfig::new().capacity(capacity).alignment(config.alignment);
+        let padded = ExpertMajor::new(&ep, padded)?;
+        let mut bench = Bench { world, ep: &ep, stream: device.create_stream()?, padded };
+        for number in 0..5 {
+            let case = case.varied(number);
+            let uploaded = Uploaded::new(device, &case.config, &case.input(me.get(), number));
+            let tokens = uploaded.tokens(&case.config);
+            let dispatched = ep.dispatch(&bench.stream, &tokens)?;
+            bench.padded.expand(&bench.stream, &dispatched)?;
+            world.synchronize(&bench.stream)?;
+            let seen = ExpertMajorRows::read(device, &bench.padded)?;
+            let came: u32 = ReceivedRows::read(device, ep.plan(), &dispatched)?.counts().iter().sum();
+            let needed: u32 = seen.pairs.iter().map(|pairs| pairs.next_multiple_of(config.alignment)).sum();
+            // More places than all pairs need, as many, and too few.
+            let mut all = Vec::new();
+            for places in [experts.most_places() as u32, needed, needed / 2 + 1, 0] {
+                let outputs = Outputs::new(world, &ep, &experts, places);
+                experts.expand(&bench.stream, &dispatched, &outputs.written())?;
+                world.synchronize(&bench.stream)?;
+                let expected = Expected::new(seen.clone(), config, capacity, places);
+                outputs.judge(&expected, config, ep.plan().row_bytes() as usize);
+                // Entries of rows that did not come are not written by either.
+                let mut written = 0;
+                for (at, (word, wanted)) in
+                    outputs.slot_map.read().chunks_exact(4).zip(&expected.slot_map).enumerate()
+                {
+                    if word != [CANARY; 4] {
+                        written += 1;
+                        assert_eq!(word, wanted.to_ne_bytes(), "{me}, round {number}, pair {at}");
+                    }
+                }
+                assert_eq!(written, came * case.config.top_k, "{me}, round {number}");
+                all.push((outputs, expected));
+            }
+            ep.release(&bench.stream, dispatched)?;
+            for (outputs, expected) in &all {
+                bench.judge_sums(&tokens, &experts, outputs, expected)?;
+            }
+        }
+        Ok::<_, Error>(world.synchronize(&bench.stream)?)
+    }));
+}
+
+fn case(wave: u32, mode: Mode) -> Case {
+    let mut case = Case::new(3, wave);
+    case.config = case.config.mode(mode).scale_bytes(SCALE_BYTES as u32);
+    case
+}
+
+#[test]
+fn rows_and_sums_are_those_of_the_padded_layout() {
+    run(&case(4, Mode::Compact), ContiguousConfig::new().alignment(8).zero_padding(true));
+    let columns = ContiguousConfig::new().scale_layout(ScaleLayout::Columns);
+    run(&case(32, Mode::Slotted), columns.alignment(4).zero_padding(true));
+}
+
+#[test]
+#[ignore = "extended"]
+fn all_forms_give_the_rows_and_sums_of_the_padded_layout() {
+    for wave in [1, 4, 32, 64] {
+        for mode in [Mode::Slotted, Mode::Compact] {
+            for (layout, zeros) in [(ScaleLayout::Rows, false), (ScaleLayout::Columns, true)] {
+                let config = ContiguousConfig::new().scale_layout(layout).zero_padding(zeros);
+                run(&case(wave, mode), config.alignment(if zeros { 16 } else { 1 }));
+            }
+        }
+    }
+    // More experts than a wave has lanes, and as many.
+    for experts in [3 * 9, 3 * 4] {
+        let mut case = case(4, Mode::Compact);
+        case.config.experts = experts;
+        run(&case, ContiguousConfig::new().alignment(2));
+    }
+    run(&Case { routing: Routing::SoftHot, ..case(4, Mode::Slotted) }, ContiguousConfig::new().alignment(2));
+}
+
+#[test]
+fn tensors_that_do_not_fit_are_refused() {
+    let case = case(4, Mode::Compact);
+    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+        let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
+        let wrong =
+            ContiguousExperts::new(&ep, ContiguousConfig::new().alignment(3)).unwrap_err().to_string();
+        assert!(wrong.contains("powers of two from 1 to 1024"), "{wrong}");
+        let experts = ContiguousExperts::new(&ep, ContiguousConfig::new())?;
+        let stream = world.device().create_stream()?;
+        let uploaded = Uploaded::new(world.device(), &case.config, &case.input(ep.rank().get(), 0));
+        let dispatched = ep.dispatch(&stream, &uploaded.tokens(&case.config))?;
+        let outputs = Outputs::new(world, &ep, &experts, 16);
+        let refused =
+            |output: &ContiguousRows| experts.expand(&stream, &dispatched, output).unwrap_err().to_string();
+        let text = refused(&ContiguousRows { places: 17, ..outputs.written() });
+        assert!(text.contains("the rows has"), "{text}");
+        let text = refused(&ContiguousRows { scales: None, ..outputs.written() });
+        assert!(text.contains("the tensor of scales is missing"), "{text}");
+        let text = refused(&ContiguousRows { starts: outputs.counts.slice(), ..outputs.written() });
+        assert!(text.contains("the starts has"), "{text}");
+        let text = refused(&ContiguousRows { places: u32::MAX, ..outputs.written() });
+        assert!(text.contains("at most 4294967291"), "{text}");
+        let rows = outputs.rows.slice();
+        let output = ContiguousOutput {
+            places: 16,
+            rows,
+            weights: ContiguousWeights::Given(outputs.starts.slice()),
+            slot_map: outputs.slot_map.slice(),
+        };
+        let text = experts.contract(&stream, &dispatched, &output).unwrap_err().to_string();
+        assert!(text.contains("the weights has"), "{text}");
+        ep.release(&stream, dispatched)?;
+        Ok::<_, Error>(world.synchronize(&stream)?)
+    }));
+}

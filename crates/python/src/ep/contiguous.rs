@@ -1,0 +1,201 @@
+//! Rows of all experts one after the other, in tensors of the caller, and the sums of the experts' output.
+
+use std::sync::Arc;
+
+use anabranch::ccl::DataType;
+use anabranch::ep::{self, ContiguousOutput, ContiguousRows, ContiguousWeights};
+use anabranch::hip::Stream;
+use pyo3::prelude::*;
+
+use super::tensors::objects;
+use super::{Dispatched, ExpertParallel, Inner};
+use crate::array::Array;
+use crate::errors::usage;
+use crate::unlocked::{Ends, Unlocked};
+
+impl Ends for ep::ContiguousExperts {}
+
+/// Copies received rows to their experts, the rows of all experts one after the other: `[places, hidden]`, the input of grouped matrix
+/// products with contiguous groups. Sums the experts' output for the combine. Layouts and slot maps are tensors of the caller, so several
+/// dispatches may be expanded at once. Made by `ExpertParallel.contiguous`.
+///
+/// A pair is a received row and an expert of this rank that its token names; each pair has a place. The rows of an expert are in the order of
+/// source rank, token and place in the token's ids. Pairs for which there is no place are dropped, and `contract` leaves them out.
+#[pyclass(frozen, module = "anabranch", name = "ContiguousExperts")]
+#[derive(Debug)]
+pub(crate) struct ContiguousExperts {
+    inner: Unlocked<Arc<Inner>>,
+    experts: Unlocked<ep::ContiguousExperts>,
+}
+
+impl ContiguousExperts {
+    pub(super) fn new(inner: Arc<Inner>, experts: ep::ContiguousExperts) -> Self {
+        Self { inner: Unlocked::new(inner), experts: Unlocked::new(experts) }
+    }
+
+    fn ep(&self) -> ExpertParallel {
+        ExpertParallel { inner: Unlocked::new(Arc::clone(&self.inner)) }
+    }
+
+    /// `[places, hidden]` of a type, and the places.
+    fn rows(&self, what: &str, array: &Array, of: DataType) -> PyResult<u32> {
+        let hidden = u64::from(self.ep().config().hidden);
+        let count = array.shape().first().copied().unwrap_or(0);
+        // 4-bit types travel as bytes.
+        if array.shape().len() != 2 || array.bytes() != count * of.bytes_of(hidden) {
+            return Err(usage(format!(
+                "{what} has shape {:?} of {}; [places, {hidden}] of {of} is needed",
+                array.shape(),
+                array.data_type()
+            )));
+        }
+        u32::try_from(count)
+            .map_err(|_| usage(format!("{what} has {count} rows; less than 2^32 are allowed")))
+    }
+
+    fn check_slot_map(&self, array: &Array) -> PyResult<()> {
+        let ep = self.ep();
+        let (rows, top_k) = (self.inner.ep.plan().rows(), u64::from(ep.config().top_k));
+        array.expect_type(DataType::I32)?;
+        array.expect_shape(&[Some(rows), Some(top_k)], &format!("[{rows}, {top_k}]"))
+    }
+}
+
+#[pymethods]
+impl ContiguousExperts {
+    /// Places that are enough for every routing: all pairs that this rank can receive, and each expert's padding.
+    #[getter]
+    fn most_places(&self) -> u64 {
+        self.experts.most_places()
+    }
+
+    /// Copies the received rows of a dispatch into `rows`, `[places, hidden]` of the plan's dispatch type; 4-bit types as bytes. Without
+    /// places it only counts. `layout` is three tensors, which it writes too:
+    ///
+    /// * the slot map, `[rows_capacity, top_k]` int32: the place of each pair by row of the dispatch's windows, -1 where the expert is not of
+    ///   this rank, -2 for a dropped pair. Entries of rows that did not come are left as they are;
+    /// * the counts, `[local experts]` int32: the rows of each expert that have a place;
+    /// * the starts, `[local experts + 1]` int32: the first place of each expert, a multiple of the alignment; the last number is the places
+    ///   that all experts need.
+    ///
+    /// And for each place
+    ///
+    /// * `scales`, in plans with scales: `[places, scale_bytes]` bytes of any type; by columns `[scale_bytes / 4, places rounded up to a
+    ///   multiple of 4]` of 4-byte elements, packed columns `[scale_bytes / 16 rounded up, ..]`;
+    /// * `weights`, optional, `[places]` float32: the dispatched weights, 0 in places without a row.
+    ///
+    /// Other places without a row are left as they are, unless the layout has `zero_padding`. No other rank takes part. On the stream of the
+    /// tensors unless another is given; it has to come after the dispatch.
+    #[pyo3(signature = (dispatched, rows, layout, *, scales = None, weights = None, stream = None))]
+    fn expand(
+        &self,
+        py: Python<'_>,
+        dispatched: &Dispatched,
+        rows: &Bound<'_, PyAny>,
+        layout: (Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>),
+        scales: Option<&Bound<'_, PyAny>>,
+        weights: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let ep = self.ep();
+        ep.own(&dispatched.inner, "dispatch")?;
+        let home = self.inner.state.home;
+        let output = |name, given| Array::new(name, given, home)?.written();
+        let optional = |name, given| Array::optional(name, given, home)?.map(Array::written).transpose();
+        let (slot_map, counts, starts) = layout;
+        let (rows, slot_map) = (output("rows", rows)?, output("slot_map", &slot_map)?);
+        let (counts, starts) = (output("counts", &counts)?, output("starts", &starts)?);
+        let (scales, weights) = (optional("scales", scales)?, optional("weights", weights)?);
+        let places = self.rows("rows", &rows, ep.config().dispatch_type)?;
+        self.check_slot_map(&slot_map)?;
+        let local = u64::from(self.experts.local_experts());
+        for (array, count) in [(&counts, local), (&starts, local + 1)] {
+            array.expect_type(DataType::I32)?;
+            array.expect_shape(&[Some(count)], &format!("[{count}]"))?;
+        }
+        if let Some(scales) = &scales {
+            let needed = self.experts.scale_bytes(places);
+            if scales.bytes() != needed {
+                return Err(usage(format!(
+                    "scales has shape {:?} of {}; {needed} bytes are needed for {places} places",
+                    scales.shape(),
+                    scales.data_type()
+                )));
+            }
+        }
+        if let Some(weights) = &weights {
+            weights.expect_type(DataType::F32)?;
+            weights.expect_shape(&[Some(places.into())], &format!("[{places}]"))?;
+        }
+        let stream = ep.stream(py, stream, Some(&rows))?;
+        // SAFETY: `launch_with` keeps the tensors until the launch is over.
+        let written = unsafe {
+            ContiguousRows {
+                places,
+                rows: rows.slice(),
+                scales: scales.as_ref().map(|scales| scales.slice()),
+                weights: weights.as_ref().map(|weights| weights.slice()),
+                slot_map: slot_map.slice(),
+                counts: counts.slice(),
+                starts: starts.slice(),
+            }
+        };
+        let kept = objects([Some(rows), Some(slot_map), Some(counts), Some(starts), scales, weights]);
+        let experts: &ep::ContiguousExperts = &self.experts;
+        ep.launch_with(py, &stream, dispatched, kept, |_, stream: &Stream, handle| {
+            experts.expand(stream, handle, &written)
+        })
+    }
+
+    /// Sums the experts' output of each received row into `dispatched.combine_rows`, for `combine(dispatched, out=...)`. `y` is `[places,
+    /// hidden]` of the plan's combine type, `slot_map` what an expand of this dispatch wrote, or of another dispatch along the same routing.
+    /// Rows are multiplied by the dispatched or late weights, by `weights`, `[places]` float32, or with `weighted=False` by none. No other rank
+    /// takes part.
+    #[pyo3(signature = (dispatched, y, slot_map, *, weights = None, weighted = true, stream = None))]
+    fn contract(
+        &self,
+        py: Python<'_>,
+        dispatched: &Dispatched,
+        y: &Bound<'_, PyAny>,
+        slot_map: &Bound<'_, PyAny>,
+        weights: Option<&Bound<'_, PyAny>>,
+        weighted: bool,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let ep = self.ep();
+        ep.own(&dispatched.inner, "dispatch")?;
+        if weights.is_some() && !weighted {
+            return Err(usage("contract: weights are given, and weighted is False"));
+        }
+        let home = self.inner.state.home;
+        let (y, slot_map) = (Array::new("y", y, home)?, Array::new("slot_map", slot_map, home)?);
+        y.expect_type(ep.config().combine_type)?;
+        let places = self.rows("y", &y, ep.config().combine_type)?;
+        self.check_slot_map(&slot_map)?;
+        let weights = Array::optional("weights", weights, home)?;
+        if let Some(weights) = &weights {
+            weights.expect_type(DataType::F32)?;
+            weights.expect_shape(&[Some(places.into())], &format!("[{places}]"))?;
+        }
+        let stream = ep.stream(py, stream, Some(&y))?;
+        // SAFETY: `launch_with` keeps the tensors until the launch is over.
+        let output = unsafe {
+            let weights = match &weights {
+                Some(weights) => ContiguousWeights::Given(weights.slice()),
+                None if weighted => ContiguousWeights::Dispatched,
+                None => ContiguousWeights::Ones,
+            };
+            ContiguousOutput { places, rows: y.slice(), weights, slot_map: slot_map.slice() }
+        };
+        let experts: &ep::ContiguousExperts = &self.experts;
+        let kept = objects([Some(y), Some(slot_map), weights]);
+        ep.launch_with(py, &stream, dispatched, kept, |_, stream: &Stream, handle| {
+            experts.contract(stream, handle, &output).map(drop)
+        })
+    }
+
+    fn __repr__(&self) -> String {
+        let config = self.experts.config();
+        format!("anabranch.ContiguousExperts(alignment={})", config.alignment)
+    }
+}
