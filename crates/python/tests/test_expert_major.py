@@ -127,6 +127,57 @@ def test_scales_by_column(settings):
     anabranch.spawn_threads(work, RANKS, settings)
 
 
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_rows_of_all_experts_one_after_the_other(settings, layout):
+    def work(world):
+        ep = world.expert_parallel(plan(scale_bytes=20))
+        experts = ep.contiguous(alignment=4, scale_layout=layout, zero_padding=True)
+        local = ep.experts_on()
+        x, ids, weights = batch(world.rank)
+        scales = numpy.repeat(x[:, :1].astype(numpy.float32), 5, 1)
+        slots = numpy.zeros((ep.rows_capacity, ids.shape[1]), numpy.int32)
+        counts, starts = numpy.zeros(len(local), numpy.int32), numpy.zeros(len(local) + 1, numpy.int32)
+        for kind in ("dispatched", "given", "ones"):
+            dispatched = ep.dispatch(x, ids, weights, scales.view(numpy.uint8))
+            # Without places it only counts.
+            for places in (0, None):
+                places = int(starts[-1]) if places is None else places
+                rows, of_rows = numpy.full((places, HIDDEN), numpy.nan, numpy.float32), numpy.full(places, numpy.nan, numpy.float32)
+                kept = numpy.zeros((places, 5) if layout == "rows" else (5, -(-places // 4) * 4), numpy.float32)
+                experts.expand(dispatched, rows, (slots, counts, starts), scales=kept, weights=of_rows)
+                world.synchronize()
+            assert places <= experts.most_places
+            by_row = kept if layout == "rows" else kept.T
+            y = numpy.full(rows.shape, numpy.nan, numpy.float32)
+            for n, number in enumerate(local):
+                expected, first = pairs_of(number), starts[n]
+                assert first % 4 == 0 and counts[n] == len(expected) and starts[n + 1] == first + -(-len(expected) // 4) * 4
+                for place, (_, _, _, weight, row) in enumerate(expected, first):
+                    assert (rows[place] == row).all() and of_rows[place] == weight and (by_row[place] == row[0]).all()
+                assert not rows[first + counts[n] : starts[n + 1]].any() and not of_rows[first + counts[n] : starts[n + 1]].any()
+                y[first : first + counts[n]] = expert(number, rows[first : first + counts[n]])
+            out = numpy.full_like(x, 7)
+            if kind == "ones":
+                # The experts apply the weights.
+                experts.contract(dispatched, y * of_rows[:, None], slots, weighted=False)
+            else:
+                experts.contract(dispatched, y, slots, weights=of_rows if kind == "given" else None)
+            ep.combine(dispatched, out=out)
+            world.synchronize()
+            assert (out == reference(x, ids, weights)).all()
+        with ep.dispatch(x, ids, weights, scales.view(numpy.uint8)) as dispatched:
+            with pytest.raises(anabranch.UsageError, match="weighted is False"):
+                experts.contract(dispatched, y, slots, weights=of_rows, weighted=False)
+            with pytest.raises(anabranch.UsageError, match=r"starts has shape"):
+                experts.expand(dispatched, rows, (slots, counts, counts), scales=kept)
+            with pytest.raises(anabranch.UsageError, match="y has shape"):
+                experts.contract(dispatched, y[:, :1].copy(), slots)
+            with pytest.raises(anabranch.Error, match="the tensor of scales is missing"):
+                experts.expand(dispatched, rows, (slots, counts, starts))
+
+    anabranch.spawn_threads(work, RANKS, settings)
+
+
 def test_wrong_calls_are_refused(settings):
     def work(world):
         ep, other = world.expert_parallel(plan(slots=2)), world.expert_parallel(plan())

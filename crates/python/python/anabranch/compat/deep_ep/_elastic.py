@@ -58,7 +58,8 @@ def empty_layout(plan: normal.Plan) -> Layout:
     """A layout for :func:`expand`."""
     experts = len(plan.native.experts_on())
     shapes = (plan.native.rows_capacity, plan.shape.top_k), (experts,), (experts + 1,)
-    return Layout(*(torch.empty(shape, dtype=torch.int32, device=plan.device) for shape in shapes))
+    # Entries of rows that do not come stay as they are.
+    return Layout(*(torch.full(shape, -1, dtype=torch.int32, device=plan.device) for shape in shapes))
 
 
 def places_of(route: normal.Handle, layout: Layout, form: Form) -> list[int]:
