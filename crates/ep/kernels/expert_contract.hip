@@ -28,9 +28,9 @@ struct LanePairs {
         u32 k = first + grid.lane();
         if (k >= top_k) return {SLOT_NONE, 0};
         u32 slot = private_load(grid, args.slot_map + window_row * top_k + k);
-        if (slot >= args.places) return {SLOT_NONE, 0};
+        if (slot >= args.places) slot = SLOT_NONE;
         if (args.is_unweighted != 0) return {slot, bit_cast<u32>(1.0f)};
-        if (args.weights != nullptr) return {slot, private_load(grid, args.weights + slot)};
+        if (args.weights != nullptr) return {slot, slot != SLOT_NONE ? private_load(grid, args.weights + slot) : 0};
         if (args.late != nullptr) return {slot, heap_load(grid, args.late + window_row * top_k + k)};
         return {slot, heap_load(grid, meta_record(args.received, window_row) + 2 + top_k + k)};
     }

@@ -258,6 +258,11 @@ pub fn expert_expand() -> KernelSpec {
     tiled(&EXPERT_EXPAND_UNIT)
 }
 
+/// The same to places that all experts share.
+pub fn expert_expand_contiguous() -> KernelSpec {
+    expert_expand().with("EP_CONTIGUOUS", 1)
+}
+
 /// Copying rows out: payload is bytes, so one object serves every type.
 pub fn unpack() -> KernelSpec {
     tiled(&UNPACK_UNIT)
@@ -331,6 +336,7 @@ pub fn kernels() -> Vec<KernelSpec> {
     all.extend([
         expert_count(),
         expert_expand(),
+        expert_expand_contiguous(),
         unpack(),
         save_routing(),
         dispatch_replay(),

@@ -39,7 +39,7 @@ impl Expected {
             }
         };
         let slot_map = seen.slot_map.iter().map(place).collect();
-        Self { counts, slot_map, starts, seen, capacity }
+        Self { seen, starts, counts, slot_map, capacity }
     }
 }
 
@@ -175,17 +175,15 @@ impl Bench<'_> {
         expected: &Expected,
     ) -> Result<(), Error> {
         let (local, capacity) = (expected.counts.len(), expected.capacity as usize);
-        let kinds: [(ContiguousWeights, fn(f32) -> f32); 3] = [
-            (ContiguousWeights::Ones, |_| 1.0),
-            (ContiguousWeights::Dispatched, |dispatched| dispatched),
-            (ContiguousWeights::Given(outputs.weights.slice()), |dispatched| dispatched),
-        ];
-        for (kind, weight) in kinds {
+        let given = ContiguousWeights::Given(outputs.weights.slice());
+        for kind in [ContiguousWeights::Ones, ContiguousWeights::Dispatched, given] {
+            let is_weighted = !matches!(kind, ContiguousWeights::Ones);
             // Dropped rows have the weight 0 there: they add nothing.
             let mut given = vec![0.0; local * capacity];
             for (expert, count) in expected.counts.iter().enumerate() {
                 for n in 0..*count as usize {
-                    given[expert * capacity + n] = weight(expected.seen.experts[expert].sources[n].weight);
+                    let dispatched = expected.seen.experts[expert].sources[n].weight;
+                    given[expert * capacity + n] = if is_weighted { dispatched } else { 1.0 };
                 }
             }
             let given = self.upload(&given);

@@ -1,7 +1,7 @@
 // Copies received rows to the experts of this rank, in the expert-major layout. The pairs (row, k) of an expert are in the order of their
 // rows (source rank, then token), and for one row in the order of k. `expert_expand.hip` does it after a dispatch, and
-// `dispatch_experts.hip` as the end of a dispatch. Each expert has `capacity` places; or, with `starts`, all experts have `capacity` places
-// together, and each begins at the first multiple of the alignment after the one before.
+// `dispatch_experts.hip` as the end of a dispatch. Each expert has `capacity` places; or, with EP_CONTIGUOUS, all experts have `capacity`
+// places together, and each begins at the first multiple of the alignment after the one before.
 //
 // Writers. Each block, or several blocks with a part each, own a run of rows. A pair's place is the number of its expert's earlier
 // pairs. Every block counts the pairs of the rows before its run in the ids of all received rows, and places the pairs of its own run in
@@ -26,7 +26,6 @@ static ANABRANCH_DEVICE void clear_pairs(const Grid& grid, const ExpertExpandArg
     for (u32 e = grid.thread; e < args.received.local_experts; e += grid.block_threads) {
         local.next.set(grid, e, 0u);
         local.total.set(grid, e, 0u);
-        if (args.starts == nullptr) local.first.set(grid, e, e * args.capacity);
     }
 }
 
@@ -106,7 +105,7 @@ static ANABRANCH_DEVICE void place_pairs(const Grid& grid, const ExpertExpandArg
                                          u32 pairs) {
     for (u32 expert = grid.wave(); expert < args.received.local_experts; expert += grid.waves_per_block()) {
         u32 place = local.next.get(grid, expert);
-        u32 first = local.first.get(grid, expert);
+        u32 first = local.first(grid, args, expert);
         u32 room = local.room(grid, args, expert);
         for (u32 start = 0; start < pairs; start += WAVE_SIZE) {
             u32 pair = start + grid.lane();
@@ -126,7 +125,7 @@ static ANABRANCH_DEVICE void place_pairs(const Grid& grid, const ExpertExpandArg
 // The offset of a source within each expert: the expert's pairs before the source's first row.
 static ANABRANCH_DEVICE void write_source_offset(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local,
                                                  u32 source) {
-    if (args.starts != nullptr) return;
+    if (CONTIGUOUS) return;
     u64 stride = static_cast<u64>(args.received.ranks) + 1;
     for (u32 expert = grid.thread; expert < args.received.local_experts; expert += grid.block_threads) {
         u32 before = minimum(local.next.get(grid, expert), args.capacity);
@@ -169,10 +168,10 @@ static ANABRANCH_DEVICE void expand_received(const Grid& grid, const ExpertExpan
     // With the count, so that their latencies overlap.
     name_pairs(grid, args, local, tile);
     grid.block_barrier();
-    if (args.starts == nullptr) {
-        sum_pairs(grid, args, local);
-    } else {
+    if (CONTIGUOUS) {
         line_up_experts(grid, args, local);
+    } else {
+        sum_pairs(grid, args, local);
     }
     if (part.index == 0) begin_tile(grid, args, local, tile);
     grid.block_barrier();

@@ -1,6 +1,13 @@
 // The tables of a block of an expand (`ep/expand.h`) in local memory, and the places of its experts.
 #pragma once
 
+// Whether all experts share the places, one after the other.
+#ifdef EP_CONTIGUOUS
+static constexpr bool CONTIGUOUS = true;
+#else
+static constexpr bool CONTIGUOUS = false;
+#endif
+
 // Local memory from `byte` on, in this order: running sum of rows u32[ranks + 1], next place u32[experts], pairs of all rows u32[experts],
 // slot of an expert's first place u32[experts + 1], the tile's pairs: expert u32[pairs], slot u32[pairs]. The host computes the same size
 // (`expand_local_bytes`).
@@ -8,21 +15,24 @@ struct ExpandLocal {
     LocalArray<u32> offsets;
     LocalArray<u32> next;
     LocalArray<u32> total;
-    // Of the number after the last expert: the slot after all places.
-    LocalArray<u32> first;
+    // Where the experts share the places. Of the number after the last expert: the slot after all places.
+    LocalArray<u32> starts;
     LocalArray<u32> pair_expert;
     LocalArray<u32> pair_slot;
 
     static ANABRANCH_DEVICE ExpandLocal at(u32 byte, u32 ranks, u32 experts, u32 pairs) {
         u32 next = byte + (ranks + 1) * 4;
-        u32 first = next + experts * 8;
-        u32 tile = first + (experts + 1) * 4;
-        return {{byte}, {next}, {next + experts * 4}, {first}, {tile}, {tile + pairs * 4}};
+        u32 starts = next + experts * 8;
+        u32 tile = starts + (experts + 1) * 4;
+        return {{byte}, {next}, {next + experts * 4}, {starts}, {tile}, {tile + pairs * 4}};
+    }
+    // The slot of an expert's first place.
+    ANABRANCH_DEVICE u32 first(const Grid& grid, const ExpertExpandArgs& args, u32 expert) const {
+        return CONTIGUOUS ? starts.get(grid, expert) : expert * args.capacity;
     }
     // Places of an expert, from its first one on.
     ANABRANCH_DEVICE u32 room(const Grid& grid, const ExpertExpandArgs& args, u32 expert) const {
-        if (args.starts == nullptr) return args.capacity;
-        return args.capacity - minimum(first.get(grid, expert), args.capacity);
+        return CONTIGUOUS ? args.capacity - minimum(starts.get(grid, expert), args.capacity) : args.capacity;
     }
 };
 
@@ -43,7 +53,7 @@ static ANABRANCH_DEVICE void line_up_experts(const Grid& grid, const ExpertExpan
         }
         u32 first = start + sum - rows;
         if (expert <= experts) {
-            local.first.set(grid, expert, first);
+            local.starts.set(grid, expert, first);
             if (grid.block == 0) private_store(grid, args.starts + expert, first);
         }
         if (expert < experts) local.total.set(grid, expert, pairs);

@@ -21,8 +21,10 @@ static ANABRANCH_DEVICE void write_pairs(const Grid& grid, const ExpertExpandArg
         u32 k = pair % top_k;
         const u32* meta = meta_record(args.received, row);
         f32 weight = bit_cast<f32>(heap_load(grid, meta + 2 + top_k + k));
-        if (args.weights != nullptr) private_store(grid, args.weights + slot, weight);
-        if (args.sources == nullptr) continue;
+        if (CONTIGUOUS) {
+            if (args.weights != nullptr) private_store(grid, args.weights + slot, weight);
+            continue;
+        }
         ExpertRowSource* target = args.sources + slot;
         private_store(grid, &target->row, static_cast<u32>(row));
         private_store(grid, &target->source_rank, source);
@@ -134,7 +136,7 @@ static ANABRANCH_DEVICE void zero_place(const Grid& grid, const ExpertExpandArgs
     for (u32 word = grid.lane(); word < places.words; word += WAVE_SIZE) {
         private_store(grid, places.at(slot, word), 0u);
     }
-    if (grid.lane() != 0 || args.sources == nullptr) return;
+    if (grid.lane() != 0 || CONTIGUOUS) return;
     ExpertRowSource* source = args.sources + slot;
     private_store(grid, &source->row, ~0u);
     private_store(grid, &source->source_rank, ~0u);
@@ -155,14 +157,14 @@ static ANABRANCH_DEVICE void fill_padding(const Grid& grid, const ExpertExpandAr
         u32 row = kept + item % most;
         if (row >= room || row >= round_up(kept, args.alignment)) continue;
         // Fits 32 bits, by the plan.
-        u32 slot = local.first.get(grid, expert) + row;
-        if (args.has_zeros != 0) zero_place(grid, args, places, slot);
-        if (args.weights != nullptr && grid.lane() == 0) private_store(grid, args.weights + slot, 0.0f);
+        u32 slot = local.first(grid, args, expert) + row;
+        if (!CONTIGUOUS || args.has_zeros != 0) zero_place(grid, args, places, slot);
+        if (CONTIGUOUS && args.weights != nullptr && grid.lane() == 0) private_store(grid, args.weights + slot, 0.0f);
     }
-    if (args.weights == nullptr) return;
+    if (!CONTIGUOUS || args.weights == nullptr) return;
     // Places after those of all experts.
     u32 thread = grid.block * grid.block_threads + grid.thread;
-    for (u64 slot = static_cast<u64>(local.first.get(grid, args.received.local_experts)) + thread; slot < args.capacity;
+    for (u64 slot = static_cast<u64>(local.starts.get(grid, args.received.local_experts)) + thread; slot < args.capacity;
          slot += grid.grid_blocks * grid.block_threads) {
         private_store(grid, args.weights + slot, 0.0f);
     }

@@ -87,22 +87,21 @@ device_struct! {
     pub struct ExpertExpandArgs {
         /// The dispatch.
         pub received: ReceivedView,
-        /// `[places][row_bytes]`; written. There are `[local_experts][capacity]` places, or with `starts` `[capacity]`.
+        /// `[places][row_bytes]`; written. There are `[local_experts][capacity]` places, or with EP_CONTIGUOUS `[capacity]`.
         pub rows: DevicePointer<u8>,
         /// Scales of the rows, in the form of `scale_layout`; written.
         pub scales: DevicePointer<u8>,
         /// `[local_experts]`: rows of each expert; written.
         pub counts: DevicePointer<u32>,
-        /// `[local_experts]`: pairs of each expert, including dropped ones; written without `starts`.
+        /// `[local_experts]`: pairs of each expert, including dropped ones; written without EP_CONTIGUOUS.
         pub pairs: DevicePointer<u32>,
-        /// `[local_experts][ranks + 1]`: first row of each source within each expert; written without `starts`.
+        /// `[local_experts][ranks + 1]`: first row of each source within each expert; written without EP_CONTIGUOUS.
         pub source_offsets: DevicePointer<u32>,
-        /// `[places]`, or null; written.
+        /// `[places]`; written without EP_CONTIGUOUS.
         pub sources: DevicePointer<ExpertRowSource>,
-        /// `[local_experts + 1]`: the first place of each expert, where all experts share the places; written. Null where each expert has
-        /// its own.
+        /// `[local_experts + 1]`: the first place of each expert; written with EP_CONTIGUOUS.
         pub starts: DevicePointer<u32>,
-        /// `[places]`, or null: the dispatched weight of each row, 0 where there is none; written. With `starts` only.
+        /// `[places]`, or null: the dispatched weight of each row, 0 where there is none; written with EP_CONTIGUOUS.
         pub weights: DevicePointer<f32>,
         /// `[window rows][top_k]`: the slot map; written for the rows received.
         pub slot_map: DevicePointer<u32>,
@@ -110,7 +109,7 @@ device_struct! {
         pub row_bytes: u32,
         /// Bytes of a row's scales, a multiple of 4.
         pub scale_bytes: u32,
-        /// Places of an expert, a multiple of the alignment; with `starts` those of all experts.
+        /// Places of an expert, a multiple of the alignment; with EP_CONTIGUOUS those of all experts.
         pub capacity: u32,
         /// Alignment of each expert's rows, in rows.
         pub alignment: u32,
@@ -120,7 +119,7 @@ device_struct! {
         pub scale_layout: u32,
         /// Words from one column of scales to the next, at least `capacity`.
         pub scale_column: u32,
-        /// Whether padding is filled with zeros.
+        /// Whether padding is filled with zeros, with EP_CONTIGUOUS; else it is.
         pub has_zeros: u32,
     }
 }

@@ -146,7 +146,8 @@ impl ContiguousExperts {
         }
         let (world, element) = (ep.world(), ep.plan().config().combine_type);
         let device = world.device();
-        let expand = world.jit().load(device, &kernels::expert_expand())?.get(kernels::EXPERT_EXPAND)?;
+        let expand = world.jit().load(device, &kernels::expert_expand_contiguous())?;
+        let expand = expand.get(kernels::EXPERT_EXPAND)?;
         let contract = world.jit().load(device, &kernels::expert_contract(element))?;
         let contract = contract.get(kernels::EXPERT_CONTRACT)?;
         let reader = ReceivedReader::new(ep, expand.raw().max_block_threads()?)?;

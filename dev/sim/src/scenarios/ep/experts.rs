@@ -41,6 +41,7 @@ pub(super) struct Memory {
 pub(super) struct Experts {
     count: SeededKernel,
     expand: SeededKernel,
+    expand_contiguous: SeededKernel,
     reference: SeededKernel,
     contract: SeededKernel,
     /// Weights after a dispatch.
@@ -79,6 +80,8 @@ impl Experts {
         Ok(Self {
             count: kernels.load(kernels::expert_count(), "anabranch_ep_expert_count")?,
             expand: kernels.load(kernels::expert_expand(), "anabranch_ep_expert_expand")?,
+            expand_contiguous: kernels
+                .load(kernels::expert_expand_contiguous(), "anabranch_ep_expert_expand")?,
             reference: kernels.load_right(reference_experts, "anabranch_ep_reference_expert_major")?,
             contract: kernels
                 .load(kernels::expert_contract(DataType::F32), "anabranch_ep_expert_contract")?,
@@ -221,12 +224,10 @@ impl Experts {
         let counting = ExpertCountArgs { received, run_counts: at(*run_counts, 0) };
         let (counts, tables) = (plan.local_experts() * 4, Self::tables(plan));
         bench.launch(rank, &self.count, Grid { local_bytes: counts, ..grid }, &counting)?;
-        let expanding = self.expand_args(received);
+        let (expanding, grid) = (self.expand_args(received), Grid { local_bytes: tables, ..grid });
+        bench.launch(rank, &self.expand, grid, &expanding)?;
         let lined_up = self.memory[rank as usize].contiguous_args(&expanding);
-        for expanding in [expanding, lined_up] {
-            bench.launch(rank, &self.expand, Grid { local_bytes: tables, ..grid }, &expanding)?;
-        }
-        Ok(())
+        bench.launch(rank, &self.expand_contiguous, grid, &lined_up)
     }
 
     /// Queues experts, weights after the dispatch where there are some, and contract.
