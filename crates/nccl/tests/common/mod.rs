@@ -20,6 +20,7 @@ pub(crate) const AVG: c_int = 4;
 pub(crate) const UINT8: c_int = 1;
 pub(crate) const INT32: c_int = 2;
 pub(crate) const FLOAT: c_int = 7;
+pub(crate) const BFLOAT16: c_int = 9;
 
 /// The library, which programs open once.
 pub(crate) struct Nccl {
