@@ -118,6 +118,7 @@ fn every_copy_at_every_scope_with_waves_of_4() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_copy_at_every_scope_with_waves_of_32() {
     matrix(WAVES[2]);
 }

@@ -37,6 +37,7 @@ fn every_copy_by_engine_with_waves_of_4() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_copy_by_engine_with_waves_of_32() {
     matrix(WAVES[2]);
 }
