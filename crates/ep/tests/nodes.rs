@@ -31,15 +31,26 @@ fn run(case: &Case, rounds: u64) {
     }));
 }
 
-#[test]
-fn whole_operations_over_nodes_of_all_shapes_at_every_wave_width() {
+fn whole_operations(widths: [Option<u32>; 5]) {
     for way in WAYS {
-        for (sizes, wave) in GROUPS.into_iter().zip([1, 4, 32, 64, 4]) {
+        for (sizes, wave) in GROUPS.into_iter().zip(widths) {
+            let Some(wave) = wave else { continue };
             let mut case = across(sizes, wave, way);
             case.staged = wave == 4;
             run(&case, 5);
         }
     }
+}
+
+#[test]
+fn whole_operations_over_nodes_of_equal_and_uneven_sizes() {
+    whole_operations([None, Some(4), None, None, Some(4)]);
+}
+
+#[test]
+#[ignore = "extended"]
+fn whole_operations_over_nodes_of_all_shapes_at_every_wave_width() {
+    whole_operations([1, 4, 32, 64, 4].map(Some));
 }
 
 #[test]

@@ -28,7 +28,17 @@ fn every_wave_width_and_number_of_ranks() {
     }
 }
 
+/// [`dropped_copies_are_not_waited_for`] has the other codecs.
 #[test]
+fn a_codec_of_single_precision() {
+    let mut case = pushing(3, 4);
+    let codec = "fp8_block".parse().unwrap();
+    case.config = case.config.combine_type(DataType::F32).combine_codec(codec);
+    run(&case, 2);
+}
+
+#[test]
+#[ignore = "extended"]
 fn every_codec_of_every_type_at_every_wave_width() {
     for codec in CombineCodec::ALL {
         for (element, wave) in COMBINED_TYPES.into_iter().zip([4, 32, 1]) {
