@@ -219,14 +219,9 @@ fn fingerprint_detects_a_different_algorithm() {
 
 /// Rank 1 never makes its third call. The other ranks report it within the deadline, and the queued copies after the barrier cause no
 /// fault.
-#[test]
-fn missing_member_is_named_within_the_deadline() {
+fn missing_member(calls: &[(Collective, BarrierMode)]) {
     const DEADLINE: Duration = Duration::from_secs(2);
-    for (collective, barriers) in [
-        (Collective::AllGather, BarrierMode::Kernel),
-        (Collective::AllReduce, BarrierMode::Kernel),
-        (Collective::AllGather, BarrierMode::Stream),
-    ] {
+    for &(collective, barriers) in calls {
         let config = || CclConfig { barriers, ..config() };
         let config_of_world = WorldConfig { operation_deadline: DEADLINE, ..world_config() };
         let case = Case::new(collective, DataType::F32, 500);
@@ -264,6 +259,17 @@ fn missing_member_is_named_within_the_deadline() {
             assert!(rank == 1 || text.contains("rank 1"), "{collective}, {rank}: {text}");
         }
     }
+}
+
+#[test]
+fn missing_member_is_named_within_the_deadline() {
+    missing_member(&[(Collective::AllReduce, BarrierMode::Kernel)]);
+}
+
+#[test]
+#[ignore = "extended"]
+fn missing_member_of_a_gather_is_named_within_the_deadline() {
+    missing_member(&[BarrierMode::Kernel, BarrierMode::Stream].map(|mode| (Collective::AllGather, mode)));
 }
 
 fn captured(
