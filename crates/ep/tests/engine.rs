@@ -78,15 +78,25 @@ fn run_rounds(world: &World, case: &Case, rounds: u64) -> Result<(), Error> {
     Ok(())
 }
 
-#[test]
-fn whole_operations_at_every_wave_width() {
+fn whole_operations(groups: &[(u32, u32)]) {
     for route in ROUTES {
-        for (ranks, wave) in [(1, 32), (2, 1), (4, 4), (3, 32), (5, 64)] {
+        for &(ranks, wave) in groups {
             let mut case = by_engine(ranks, wave);
             case.staged = wave == 4;
             run(&case, route, 5);
         }
     }
+}
+
+#[test]
+fn whole_operations_on_one_and_four_ranks() {
+    whole_operations(&[(1, 4), (4, 4)]);
+}
+
+#[test]
+#[ignore = "extended"]
+fn whole_operations_at_every_wave_width() {
+    whole_operations(&[(1, 32), (2, 1), (3, 32), (5, 64)]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::common::{Case, Routing, Uploaded, all_well, depart, on_ranks, oracle,
 use crate::expert_major_common::{Bench, Guarded, round, run};
 use anabranch_conformance::ep::oracle::FactorExperts;
 use anabranch_ep::{
-    COMBINED_TYPES, CombineCodec, CombineSource, DeviceSlice, Dispatched, EpConfig, EpShape, Error,
+    COMBINED_TYPES, CombineCodec, CombineSource, DataType, DeviceSlice, Dispatched, EpConfig, EpShape, Error,
     ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertParallel, Mode, Plan, ROW_TYPES,
 };
 use anabranch_hip::Stream;
@@ -40,15 +40,25 @@ fn every_codec_of_every_type_at_every_wave_width() {
     }
 }
 
-#[test]
-fn every_dispatch_type_and_number_of_ranks() {
-    for (dispatch, ranks) in ROW_TYPES.into_iter().zip([1, 2, 4, 5, 3, 8]) {
+fn types_and_ranks(pairs: impl Iterator<Item = (DataType, u32)>) {
+    for (dispatch, ranks) in pairs {
         for codec in ["fp8_direct", "fp8_block_fnuz", "fp4_block"] {
             let mut case = pushing(ranks, 4);
             case.config = case.config.dispatch_type(dispatch).combine_codec(codec.parse().unwrap());
             run(&case, ExpertMajorConfig::new(), 1);
         }
     }
+}
+
+#[test]
+fn one_and_four_ranks() {
+    types_and_ranks([1, 4].into_iter().map(|ranks| (DataType::Bf16, ranks)));
+}
+
+#[test]
+#[ignore = "extended"]
+fn every_dispatch_type_and_number_of_ranks() {
+    types_and_ranks(ROW_TYPES.into_iter().zip([1, 2, 4, 5, 3, 8]));
 }
 
 #[test]

@@ -52,13 +52,21 @@ fn run(cases: &[Case], waves: u32) {
     }));
 }
 
+fn slotted_and_pulled(wave: u32) {
+    for waves in WAVES {
+        run(&cases(wave, waves, Mode::Slotted, CombineSource::Window), waves);
+    }
+}
+
 #[test]
 fn every_number_of_waves_with_rows_of_every_kind_slotted_and_pulled() {
-    for wave in [4, 64] {
-        for waves in WAVES {
-            run(&cases(wave, waves, Mode::Slotted, CombineSource::Window), waves);
-        }
-    }
+    slotted_and_pulled(4);
+}
+
+#[test]
+#[ignore = "extended"]
+fn every_number_of_waves_of_64_with_rows_of_every_kind_slotted_and_pulled() {
+    slotted_and_pulled(64);
 }
 
 #[test]

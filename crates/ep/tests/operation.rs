@@ -1,7 +1,7 @@
 //! Dispatch and combine on the host runtime, judged bit by bit.
 
 use crate::common::{Case, Routing, run};
-use anabranch_ep::{COMBINED_TYPES, EpConfig, EpShape, ROW_TYPES};
+use anabranch_ep::{COMBINED_TYPES, DataType, EpConfig, EpShape, ROW_TYPES};
 
 #[test]
 fn every_wave_width() {
@@ -17,9 +17,8 @@ fn every_number_of_ranks() {
     }
 }
 
-#[test]
-fn types_scales_and_staging() {
-    for dispatch in ROW_TYPES {
+fn types(dispatch_types: &[DataType]) {
+    for &dispatch in dispatch_types {
         for (combine, staged) in COMBINED_TYPES.into_iter().zip([false, true, false]) {
             let mut case = Case::new(3, 4);
             case.config = case.config.dispatch_type(dispatch).combine_type(combine).scale_bytes(20);
@@ -27,6 +26,17 @@ fn types_scales_and_staging() {
             run(&case, 2);
         }
     }
+}
+
+#[test]
+fn types_scales_and_staging() {
+    types(&[DataType::F8E4m3]);
+}
+
+#[test]
+#[ignore = "extended"]
+fn every_type_with_scales_and_staging() {
+    types(&ROW_TYPES);
 }
 
 #[test]
