@@ -122,7 +122,7 @@ pub mod ep {
 
     pub use anabranch_ep::plan::Hop;
     pub use anabranch_ep::{
-        Across, CombineCodec, CombineOutput, CombineSent, CombineSource, ContiguousConfig, ContiguousExperts,
+        Across, CombineCodec, CombineOutput, CombineSent, CombineSource, ContiguousExperts, ContiguousLayout,
         ContiguousOutput, ContiguousRows, ContiguousWeights, DataType, DeviceSlice, DispatchCast,
         DispatchSent, Dispatched, DroppedCopy, EpConfig, EpShape, Error, ExpertMajor, ExpertMajorConfig,
         ExpertMajorPlan, ExpertOutput, ExpertParallel, Fp8Format, HostElement, LayoutOutput,

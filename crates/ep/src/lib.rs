@@ -52,7 +52,7 @@ pub use anabranch_ranks::{Across, Nodes};
 pub use anabranch_ranks::{LinkSettings, LinkSpeeds, Moved, TimeParts};
 pub use error::{Error, Result};
 pub use expert_major::{
-    ContiguousConfig, ContiguousExperts, ContiguousOutput, ContiguousRows, ContiguousWeights, ExpertMajor,
+    ContiguousExperts, ContiguousLayout, ContiguousOutput, ContiguousRows, ContiguousWeights, ExpertMajor,
     ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, LocalExpertCounter, RowUnpacker, Unpacked,
 };
 pub use kernels::kernels;

@@ -4,11 +4,12 @@ use crate::common::{Case, Routing, Uploaded, all_well, bytes_of, on_ranks, uploa
 use crate::expert_major_common::{CANARY, Guarded, read};
 use anabranch_ep::expert_major::{SLOT_DROPPED, SLOT_NONE};
 use anabranch_ep::{
-    ContiguousConfig, ContiguousExperts, ContiguousOutput, ContiguousRows, ContiguousWeights, DeviceSlice,
+    ContiguousExperts, ContiguousLayout, ContiguousOutput, ContiguousRows, ContiguousWeights, DeviceSlice,
     Dispatched, Error, ExpertMajor, ExpertMajorConfig, ExpertMajorRows, ExpertParallel, LayoutOutput, Mode,
-    ReceivedRows, ScaleLayout, Tokens,
+    PlacementTable, ReceivedRows, ScaleLayout, Tokens,
 };
 use anabranch_hip::{DeviceBuffer, Stream};
+use anabranch_ranks::GroupRank;
 use anabranch_shmem::World;
 
 const SCALE_BYTES: usize = 20;
@@ -23,7 +24,7 @@ struct Expected {
 }
 
 impl Expected {
-    fn new(seen: ExpertMajorRows, config: ContiguousConfig, capacity: u32, places: u32) -> Self {
+    fn new(seen: ExpertMajorRows, config: ContiguousLayout, capacity: u32, places: u32) -> Self {
         let mut starts = vec![0];
         for pairs in &seen.pairs {
             starts.push(starts[starts.len() - 1] + pairs.next_multiple_of(config.alignment));
@@ -55,22 +56,29 @@ struct Outputs {
 }
 
 impl Outputs {
-    fn new(world: &World, ep: &ExpertParallel, layout: &ContiguousExperts, places: u32) -> Self {
+    fn new(
+        world: &World,
+        ep: &ExpertParallel,
+        experts: &ContiguousExperts,
+        scales: ScaleLayout,
+        places: u32,
+    ) -> Self {
         let guarded = |bytes: u64| Guarded::new(world.device(), bytes as usize);
-        let local = u64::from(layout.local_experts());
+        let local = u64::from(experts.local_experts());
         Self {
             places,
             rows: guarded(u64::from(places) * u64::from(ep.plan().row_bytes())),
-            scales: guarded(layout.scale_bytes(places)),
+            scales: guarded(experts.scale_bytes(scales, places)),
             weights: guarded(u64::from(places) * 4),
-            slot_map: guarded(layout.slot_map_bytes()),
+            slot_map: guarded(experts.slot_map_bytes()),
             counts: guarded(local * 4),
             starts: guarded(local * 4 + 4),
         }
     }
 
-    fn written(&self) -> ContiguousRows {
+    fn written(&self, layout: ContiguousLayout) -> ContiguousRows {
         ContiguousRows {
+            layout,
             places: self.places,
             rows: self.rows.slice(),
             scales: Some(self.scales.slice()),
@@ -87,16 +95,18 @@ impl Outputs {
             return all[place * SCALE_BYTES..][..SCALE_BYTES].to_vec();
         }
         let column = (self.places as usize).next_multiple_of(4);
-        (0..SCALE_BYTES / 4).flat_map(|word| all[(word * column + place) * 4..][..4].to_vec()).collect()
+        let words = layout.row_bytes(SCALE_BYTES as u32) as usize / 4;
+        (0..words).flat_map(|word| all[(word * column + place) * 4..][..4].to_vec()).collect()
     }
 
-    fn judge(&self, expected: &Expected, config: ContiguousConfig, row: usize) {
+    fn judge(&self, expected: &Expected, config: ContiguousLayout, row: usize) {
         let words = |bytes: &[u8]| -> Vec<u32> {
             bytes.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap())).collect()
         };
         let (rows, scales, weights) = (self.rows.read(), self.scales.read(), words(&self.weights.read()));
         assert_eq!(words(&self.starts.read()), expected.starts);
         assert_eq!(words(&self.counts.read()), expected.counts);
+        let of_scales = config.scale_layout.row_bytes(SCALE_BYTES as u32) as usize;
         let mut is_row = vec![false; self.places as usize];
         for (expert, count) in expected.counts.iter().enumerate() {
             let table = &expected.seen.experts[expert];
@@ -109,11 +119,7 @@ impl Outputs {
                     "row {n} of expert {expert}"
                 );
                 let of = self.scales_at(&scales, config.scale_layout, place);
-                assert_eq!(
-                    of,
-                    table.scales[n * SCALE_BYTES..][..SCALE_BYTES],
-                    "scales of row {n} of {expert}"
-                );
+                assert_eq!(of, table.scales[n * of_scales..][..of_scales], "scales of row {n} of {expert}");
                 assert_eq!(
                     weights[place],
                     table.sources[n].weight.to_bits(),
@@ -175,18 +181,26 @@ impl Bench<'_> {
         expected: &Expected,
     ) -> Result<(), Error> {
         let (local, capacity) = (expected.counts.len(), expected.capacity as usize);
-        let given = ContiguousWeights::Given(outputs.weights.slice());
-        for kind in [ContiguousWeights::Ones, ContiguousWeights::Dispatched, given] {
-            let is_weighted = !matches!(kind, ContiguousWeights::Ones);
-            // Dropped rows have the weight 0 there: they add nothing.
+        let mut of_places = vec![0.0; (outputs.places as usize).max(1)];
+        // Of the rows that have a place; the padded layout gives dropped rows the weight 0, and they add nothing.
+        let mut of_pairs = |weight: fn(f32) -> f32| {
             let mut given = vec![0.0; local * capacity];
             for (expert, count) in expected.counts.iter().enumerate() {
                 for n in 0..*count as usize {
                     let dispatched = expected.seen.experts[expert].sources[n].weight;
-                    given[expert * capacity + n] = if is_weighted { dispatched } else { 1.0 };
+                    given[expert * capacity + n] = weight(dispatched);
+                    of_places[expected.starts[expert] as usize + n] = weight(dispatched);
                 }
             }
-            let given = self.upload(&given);
+            self.upload(&given)
+        };
+        let (ones, dispatched, given) = (of_pairs(|_| 1.0), of_pairs(|own| own), of_pairs(|own| -2.0 * own));
+        let of_places = self.upload(&of_places);
+        // SAFETY: the buffers outlive the stream's work.
+        let kind = unsafe { ContiguousWeights::Given(DeviceSlice::of(&of_places)) };
+        for (kind, given) in
+            [(ContiguousWeights::Ones, ones), (ContiguousWeights::Dispatched, dispatched), (kind, given)]
+        {
             let wanted = self.window(tokens, |padded, stream, dispatched| {
                 // SAFETY: the buffers outlive the stream's work.
                 let (rows, weights) = unsafe {
@@ -202,17 +216,26 @@ impl Bench<'_> {
             })?;
             assert!(summed == wanted, "sums with {kind:?} on {}", self.ep.rank());
         }
+        // A map that no expand wrote has no places: all sums are of no rows.
+        let nowhere = Guarded::new(self.world.device(), experts.slot_map_bytes() as usize);
+        let (rows, slot_map) = (outputs.rows.slice(), nowhere.slice());
+        let output =
+            ContiguousOutput { places: outputs.places, rows, weights: ContiguousWeights::Ones, slot_map };
+        let summed = self.window(tokens, |_, stream, dispatched| {
+            experts.contract(stream, dispatched, &output).map(drop)
+        })?;
+        assert!(summed.iter().all(|byte| *byte == 0 || *byte == CANARY), "a place that is none was read");
         Ok(())
     }
 }
 
-fn run(case: &Case, config: ContiguousConfig) {
+fn run(case: &Case, config: ContiguousLayout) {
     all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
         let (device, me) = (world.device(), ep.rank());
-        let experts = ContiguousExperts::new(&ep, config)?;
-        let capacity = (ep.plan().rows() as u32 * case.config.top_k).next_multiple_of(config.alignment);
-        let padded = ExpertMajorConfig::new().capacity(capacity).alignment(config.alignment);
+        let experts = ContiguousExperts::new(&ep)?;
+        let capacity = ep.plan().rows() as u32 * case.config.top_k;
+        let padded = ExpertMajorConfig::new().capacity(capacity).scale_layout(config.scale_layout);
         let padded = ExpertMajor::new(&ep, padded)?;
         let mut bench = Bench { world, ep: &ep, stream: device.create_stream()?, padded };
         for number in 0..5 {
@@ -227,9 +250,9 @@ fn run(case: &Case, config: ContiguousConfig) {
             let needed: u32 = seen.pairs.iter().map(|pairs| pairs.next_multiple_of(config.alignment)).sum();
             // More places than all pairs need, as many, and too few.
             let mut all = Vec::new();
-            for places in [experts.most_places() as u32, needed, needed / 2 + 1, 0] {
-                let outputs = Outputs::new(world, &ep, &experts, places);
-                experts.expand(&bench.stream, &dispatched, &outputs.written())?;
+            for places in [experts.most_places(config.alignment) as u32, needed, needed / 2 + 1, 0] {
+                let outputs = Outputs::new(world, &ep, &experts, config.scale_layout, places);
+                experts.expand(&bench.stream, &dispatched, &outputs.written(config))?;
                 world.synchronize(&bench.stream)?;
                 let expected = Expected::new(seen.clone(), config, capacity, places);
                 outputs.judge(&expected, config, ep.plan().row_bytes() as usize);
@@ -263,9 +286,11 @@ fn case(wave: u32, mode: Mode) -> Case {
 
 #[test]
 fn rows_and_sums_are_those_of_the_padded_layout() {
-    run(&case(4, Mode::Compact), ContiguousConfig::new().alignment(8).zero_padding(true));
-    let columns = ContiguousConfig::new().scale_layout(ScaleLayout::Columns);
-    run(&case(32, Mode::Slotted), columns.alignment(4).zero_padding(true));
+    let rows = ContiguousLayout { alignment: 8, zero_padding: true, ..ContiguousLayout::default() };
+    run(&case(4, Mode::Compact), rows);
+    let columns =
+        ContiguousLayout { alignment: 3, scale_layout: ScaleLayout::Columns, ..ContiguousLayout::default() };
+    run(&case(32, Mode::Slotted), columns);
 }
 
 #[test]
@@ -273,19 +298,31 @@ fn rows_and_sums_are_those_of_the_padded_layout() {
 fn all_forms_give_the_rows_and_sums_of_the_padded_layout() {
     for wave in [1, 4, 32, 64] {
         for mode in [Mode::Slotted, Mode::Compact] {
-            for (layout, zeros) in [(ScaleLayout::Rows, false), (ScaleLayout::Columns, true)] {
-                let config = ContiguousConfig::new().scale_layout(layout).zero_padding(zeros);
-                run(&case(wave, mode), config.alignment(if zeros { 16 } else { 1 }));
+            for (alignment, scale_layout, zero_padding) in [
+                (1, ScaleLayout::Rows, false),
+                (16, ScaleLayout::Columns, true),
+                (5, ScaleLayout::PackedColumns, true),
+            ] {
+                run(&case(wave, mode), ContiguousLayout { alignment, scale_layout, zero_padding });
             }
         }
     }
+    let layout = ContiguousLayout { alignment: 2, ..ContiguousLayout::default() };
     // More experts than a wave has lanes, and as many.
     for experts in [3 * 9, 3 * 4] {
         let mut case = case(4, Mode::Compact);
         case.config.experts = experts;
-        run(&case, ContiguousConfig::new().alignment(2));
+        run(&case, layout);
     }
-    run(&Case { routing: Routing::SoftHot, ..case(4, Mode::Slotted) }, ContiguousConfig::new().alignment(2));
+    run(&Case { routing: Routing::SoftHot, ..case(4, Mode::Slotted) }, layout);
+    // Experts of one rank, of two, and a rank without any.
+    let mut case = case(4, Mode::Slotted);
+    let ranks = (0..case.config.experts).map(|expert| if expert % 2 == 0 { vec![2] } else { vec![0, 2] });
+    let table = PlacementTable::new(
+        ranks.map(|ranks| ranks.into_iter().map(GroupRank::new).collect()).collect::<Vec<_>>(),
+    );
+    case.config = case.config.placement(table);
+    run(&case, layout);
 }
 
 #[test]
@@ -293,33 +330,34 @@ fn tensors_that_do_not_fit_are_refused() {
     let case = case(4, Mode::Compact);
     all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
-        let wrong =
-            ContiguousExperts::new(&ep, ContiguousConfig::new().alignment(3)).unwrap_err().to_string();
-        assert!(wrong.contains("powers of two from 1 to 1024"), "{wrong}");
-        let experts = ContiguousExperts::new(&ep, ContiguousConfig::new())?;
+        let experts = ContiguousExperts::new(&ep)?;
         let stream = world.device().create_stream()?;
         let uploaded = Uploaded::new(world.device(), &case.config, &case.input(ep.rank().get(), 0));
         let dispatched = ep.dispatch(&stream, &uploaded.tokens(&case.config))?;
-        let outputs = Outputs::new(world, &ep, &experts, 16);
-        let refused =
-            |output: &ContiguousRows| experts.expand(&stream, &dispatched, output).unwrap_err().to_string();
-        let text = refused(&ContiguousRows { places: 17, ..outputs.written() });
-        assert!(text.contains("the rows has"), "{text}");
-        let text = refused(&ContiguousRows { scales: None, ..outputs.written() });
-        assert!(text.contains("the tensor of scales is missing"), "{text}");
-        let text = refused(&ContiguousRows { starts: outputs.counts.slice(), ..outputs.written() });
-        assert!(text.contains("the starts has"), "{text}");
-        let text = refused(&ContiguousRows { places: u32::MAX, ..outputs.written() });
-        assert!(text.contains("at most 4294967291"), "{text}");
-        let rows = outputs.rows.slice();
+        let outputs = Outputs::new(world, &ep, &experts, ScaleLayout::Rows, 16);
+        let right = outputs.written(ContiguousLayout::default());
+        let (counts, starts) = (outputs.counts.slice(), outputs.starts.slice());
+        let layout = ContiguousLayout { alignment: 0, ..ContiguousLayout::default() };
+        for (wrong, says) in [
+            (ContiguousRows { layout, ..right }, "allowed are 1 to 65536"),
+            (ContiguousRows { places: 17, ..right }, "the tensor of rows has"),
+            (ContiguousRows { places: u32::MAX, ..right }, "at most 4294967291"),
+            (ContiguousRows { scales: None, ..right }, "the tensor of scales is missing"),
+            (ContiguousRows { weights: Some(counts), ..right }, "the tensor of weights has"),
+            (ContiguousRows { slot_map: counts, ..right }, "the tensor of the slot map has"),
+            (ContiguousRows { starts: counts, ..right }, "the tensor of starts has"),
+        ] {
+            let text = experts.expand(&stream, &dispatched, &wrong).unwrap_err().to_string();
+            assert!(text.contains(says), "{text}");
+        }
         let output = ContiguousOutput {
             places: 16,
-            rows,
-            weights: ContiguousWeights::Given(outputs.starts.slice()),
+            rows: outputs.rows.slice(),
+            weights: ContiguousWeights::Given(starts),
             slot_map: outputs.slot_map.slice(),
         };
         let text = experts.contract(&stream, &dispatched, &output).unwrap_err().to_string();
-        assert!(text.contains("the weights has"), "{text}");
+        assert!(text.contains("the tensor of weights has"), "{text}");
         ep.release(&stream, dispatched)?;
         Ok::<_, Error>(world.synchronize(&stream)?)
     }));

@@ -349,7 +349,8 @@ fn a_routing_of_a_graph_that_has_not_run_is_a_fault() {
         Ok(world.synchronize(&rank.stream)?)
     });
     let texts: Vec<_> = results.iter().map(failure).collect();
-    assert!(texts.iter().any(|text| text.contains("another number of tokens by now, or none")), "{texts:#?}");
+    let says = |text: &String| text.contains("another number of tokens by now, or none): the dispatch is of");
+    assert!(texts.iter().any(says), "{texts:#?}");
 }
 
 /// All ranks fail, and at least one says that a peer has another routing.
@@ -364,7 +365,12 @@ fn differs(case: &Case, dispatch: impl Fn(&Rank<'_>, &[Routing; 2]) -> Result<Di
         Ok(())
     });
     let texts: Vec<_> = results.iter().map(failure).collect();
-    assert!(texts.iter().any(|text| text.contains("another routing")), "{texts:#?}");
+    assert!(
+        texts
+            .iter()
+            .any(|text| text.contains("dispatches with another routing, or without one: its flag is")),
+        "{texts:#?}"
+    );
 }
 
 #[test]

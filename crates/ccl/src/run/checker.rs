@@ -8,7 +8,8 @@ use anabranch_hip_jit::control::FaultRecord;
 use anabranch_hip_jit::{LoadedKernel, LoadedUnit};
 use anabranch_ranks::{Group, GroupRank};
 use anabranch_shmem::{
-    ExplainFault, Fault, MemoryUse, OperationCode, OperationName, SymmetricMemory, Team, TeamView, World,
+    ExpiredWait, ExplainFault, Fault, MemoryUse, OperationCode, OperationName, SymmetricMemory, Team,
+    TeamView, World,
 };
 
 use crate::call::Call;
@@ -167,7 +168,7 @@ impl Checker {
 }
 
 impl ExplainFault for Checker {
-    fn explain(&self, record: &FaultRecord) -> Option<String> {
+    fn explain(&self, record: &FaultRecord, _wait: &ExpiredWait) -> Option<String> {
         match record.phase {
             PHASE_FINGERPRINT => {
                 let mismatch = self.read()?;

@@ -9,13 +9,13 @@ static constexpr bool CONTIGUOUS = false;
 #endif
 
 // Local memory from `byte` on, in this order: running sum of rows u32[ranks + 1], next place u32[experts], pairs of all rows u32[experts],
-// slot of an expert's first place u32[experts + 1], the tile's pairs: expert u32[pairs], slot u32[pairs]. The host computes the same size
-// (`expand_local_bytes`).
+// with CONTIGUOUS the slot of an expert's first place u32[experts + 1], the tile's pairs: expert u32[pairs], slot u32[pairs]. The host
+// computes the same size (`expand_local_bytes`).
 struct ExpandLocal {
     LocalArray<u32> offsets;
     LocalArray<u32> next;
     LocalArray<u32> total;
-    // Where the experts share the places. Of the number after the last expert: the slot after all places.
+    // With CONTIGUOUS. Of the number after the last expert: the places that all experts need, more than `capacity` where pairs are dropped.
     LocalArray<u32> starts;
     LocalArray<u32> pair_expert;
     LocalArray<u32> pair_slot;
@@ -23,7 +23,7 @@ struct ExpandLocal {
     static ANABRANCH_DEVICE ExpandLocal at(u32 byte, u32 ranks, u32 experts, u32 pairs) {
         u32 next = byte + (ranks + 1) * 4;
         u32 starts = next + experts * 8;
-        u32 tile = starts + (experts + 1) * 4;
+        u32 tile = CONTIGUOUS ? starts + (experts + 1) * 4 : starts;
         return {{byte}, {next}, {next + experts * 4}, {starts}, {tile}, {tile + pairs * 4}};
     }
     // The slot of an expert's first place.
@@ -36,7 +36,8 @@ struct ExpandLocal {
     }
 };
 
-// Experts one after the other: the first wave sums their pairs as `sum_pairs` does, and their rows. Block 0 writes the starts and counts.
+// Experts one after the other: the first wave sums their pairs as `sum_pairs` does, and takes the running sum of their rows,
+// rounded up. Block 0 writes the starts and counts.
 static ANABRANCH_DEVICE void line_up_experts(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local) {
     if (grid.wave() != 0) return;
     u32 experts = args.received.local_experts;

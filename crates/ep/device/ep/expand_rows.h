@@ -20,9 +20,9 @@ static ANABRANCH_DEVICE void write_pairs(const Grid& grid, const ExpertExpandArg
         u64 row = window_row + pair / top_k;
         u32 k = pair % top_k;
         const u32* meta = meta_record(args.received, row);
-        f32 weight = bit_cast<f32>(heap_load(grid, meta + 2 + top_k + k));
+        const u32* weight = meta + 2 + top_k + k;
         if (CONTIGUOUS) {
-            if (args.weights != nullptr) private_store(grid, args.weights + slot, weight);
+            if (args.weights != nullptr) private_store(grid, args.weights + slot, bit_cast<f32>(heap_load(grid, weight)));
             continue;
         }
         ExpertRowSource* target = args.sources + slot;
@@ -30,7 +30,7 @@ static ANABRANCH_DEVICE void write_pairs(const Grid& grid, const ExpertExpandArg
         private_store(grid, &target->source_rank, source);
         private_store(grid, &target->source_token, heap_load(grid, meta));
         private_store(grid, &target->k, k);
-        private_store(grid, &target->weight, weight);
+        private_store(grid, &target->weight, bit_cast<f32>(heap_load(grid, weight)));
     }
 }
 
@@ -107,6 +107,7 @@ static ANABRANCH_DEVICE void copy_scales(const Grid& grid, const ExpertExpandArg
 // The block's part of the rows of a tile. Where the block has more waves than the tile has rows, waves share rows.
 static ANABRANCH_DEVICE void copy_tile(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local,
                                        const ExpandPart& part, u64 window_row, u32 count) {
+    if (CONTIGUOUS && args.capacity == 0) return;  // pairs are only counted
     u32 units = args.row_bytes / 16;
     u32 finest = maximum(units / (2 * WAVE_SIZE * part.parts), 1u);
     u32 each = minimum(maximum(grid.waves_per_block() / count, 1u), finest);
@@ -147,6 +148,7 @@ static ANABRANCH_DEVICE void zero_place(const Grid& grid, const ExpertExpandArgs
 
 // The padding: rows from an expert's last row to the next multiple of the alignment. The grid's waves share them.
 static ANABRANCH_DEVICE void fill_padding(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local) {
+    if (CONTIGUOUS && args.has_zeros == 0 && args.weights == nullptr) return;
     // Fits 32 bits: a block's local memory has words for every expert.
     u32 most = args.alignment - 1;
     ScalePlaces places = ScalePlaces::of(args);

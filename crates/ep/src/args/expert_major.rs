@@ -119,7 +119,7 @@ device_struct! {
         pub scale_layout: u32,
         /// Words from one column of scales to the next, at least `capacity`.
         pub scale_column: u32,
-        /// Whether padding is filled with zeros, with EP_CONTIGUOUS; else it is.
+        /// With EP_CONTIGUOUS whether padding is filled with zeros; without, it always is.
         pub has_zeros: u32,
     }
 }

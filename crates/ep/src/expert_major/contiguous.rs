@@ -3,74 +3,51 @@
 use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_hip_jit::{DevicePointer, LoadedKernel};
 
-use super::plan::{MAX_ALIGNMENT, TILE_ROWS, check_local, expand_local_bytes};
+use super::plan::{TILE_ROWS, check_local, check_scale_layout, expand_local_bytes};
 use super::reader::ReceivedReader;
 use crate::args::{ExpertContractArgs, ExpertExpandArgs};
 use crate::error::{Error, Result};
 use crate::kernels;
-use crate::options::{DispatchCast, ScaleLayout};
+use crate::options::ScaleLayout;
 use crate::run::{Dispatched, ExpertParallel};
 use crate::tensor::{DeviceSlice, ExpertOutput};
 
 /// Columns of scales are this many words apart, or a multiple: 16 bytes, as TMA loads need.
 const COLUMN_WORDS: u32 = 4;
+/// The largest alignment, in rows.
+const MOST_ALIGNMENT: u32 = 1 << 16;
 /// Most places of a layout: the last two numbers of 32 bits mean that a pair has no place, and columns have a number of words that fits.
 const MOST_PLACES: u32 = u32::MAX - COLUMN_WORDS;
 
-/// The configuration of [`ContiguousExperts`]. Ranks may differ.
+/// Where the rows of the experts are, and what is between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ContiguousConfig {
-    /// Each expert's rows begin at a multiple of this many rows. A power of two, 1 to 1024.
+pub struct ContiguousLayout {
+    /// Each expert's rows begin at a multiple of this many rows, 1 to 65536.
     pub alignment: u32,
-    /// Memory layout of the scales: the columns are those of all places. Without effect in plans without scales.
+    /// Memory layout of the scales; columns are those of all places together. Without effect in plans without scales.
     pub scale_layout: ScaleLayout,
     /// Whether the rows and scales of the padding between experts are zeros; otherwise they are left as they are.
     pub zero_padding: bool,
 }
 
-impl Default for ContiguousConfig {
+impl Default for ContiguousLayout {
+    /// No padding, scales by row.
     fn default() -> Self {
         Self { alignment: 1, scale_layout: ScaleLayout::Rows, zero_padding: false }
-    }
-}
-
-impl ContiguousConfig {
-    /// Without padding.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets the alignment in rows.
-    #[must_use]
-    pub fn alignment(mut self, rows: u32) -> Self {
-        self.alignment = rows;
-        self
-    }
-
-    /// Sets the memory layout of the scales.
-    #[must_use]
-    pub fn scale_layout(mut self, layout: ScaleLayout) -> Self {
-        self.scale_layout = layout;
-        self
-    }
-
-    /// Sets whether the padding is zeros.
-    #[must_use]
-    pub fn zero_padding(mut self, zeros: bool) -> Self {
-        self.zero_padding = zeros;
-        self
     }
 }
 
 /// What [`ContiguousExperts::expand`] writes. The places of expert e are `starts[e]` up to, not including, `starts[e] + counts[e]`.
 #[derive(Clone, Copy, Debug)]
 pub struct ContiguousRows {
-    /// Places of the layout, at most 2^32 - 5. Enough are [`ContiguousExperts::most_places`]; pairs without a place are dropped.
+    /// The layout.
+    pub layout: ContiguousLayout,
+    /// Places of the layout, at most 2^32 - 5. Enough are [`ContiguousExperts::most_places`]; pairs without a place are dropped. Without
+    /// places the pairs are only counted.
     pub places: u32,
     /// `[places][hidden]` of the dispatch type, 16-byte aligned. Places behind those of the experts are not written.
     pub rows: DeviceSlice,
-    /// The scales of the rows, 4-byte aligned, by the layout ([`ContiguousConfig::scale_layout`]): `[places][scale_bytes]`, or columns of 4-byte
+    /// The scales of the rows, 4-byte aligned, by [`ContiguousLayout::scale_layout`]: `[places][scale_bytes]`, or columns of 4-byte
     /// words, each of `places` rounded up to a multiple of 4. Needed in plans with scales, and in no others.
     pub scales: Option<DeviceSlice>,
     /// `[places]` f32, 4-byte aligned: the dispatched weights; 0 in places without a row.
@@ -119,31 +96,17 @@ pub enum ContiguousWeights {
 pub struct ContiguousExperts {
     // First: its drop waits for launches.
     reader: ReceivedReader,
-    config: ContiguousConfig,
     expand: LoadedKernel<ExpertExpandArgs>,
     contract: LoadedKernel<ExpertContractArgs>,
     local_bytes: u32,
 }
 
 impl ContiguousExperts {
-    /// Checks the configuration, compiles and loads the kernels. Not collective.
+    /// Compiles and loads the kernels. Not collective.
     ///
     /// # Errors
-    /// [`Error::Config`] for numbers that are not allowed, or when the rank has too many experts for a block's local memory; errors of
-    /// the compiler and the runtime.
-    pub fn new(ep: &ExpertParallel, config: ContiguousConfig) -> Result<Self> {
-        let ContiguousConfig { alignment, scale_layout, .. } = config;
-        if !alignment.is_power_of_two() || alignment > MAX_ALIGNMENT {
-            let allowed = format!("allowed are powers of two from 1 to {MAX_ALIGNMENT}");
-            return Err(Error::config("alignment", alignment, allowed));
-        }
-        let cast = ep.plan().config().dispatch_cast;
-        if scale_layout == ScaleLayout::PackedColumns && cast != DispatchCast::None {
-            let allowed = format!(
-                "the scales of dispatch_cast {cast} are not always powers of two; allowed are rows and columns"
-            );
-            return Err(Error::config("scale_layout", scale_layout.name(), allowed));
-        }
+    /// [`Error::Config`] when the rank has too many experts for a block's local memory; errors of the compiler and the runtime.
+    pub fn new(ep: &ExpertParallel) -> Result<Self> {
         let (world, element) = (ep.world(), ep.plan().config().combine_type);
         let device = world.device();
         let expand = world.jit().load(device, &kernels::expert_expand_contiguous())?;
@@ -152,47 +115,51 @@ impl ContiguousExperts {
         let contract = contract.get(kernels::EXPERT_CONTRACT)?;
         let reader = ReceivedReader::new(ep, expand.raw().max_block_threads()?)?;
         let local_experts = reader.local_experts();
-        let most = most_places(&reader, alignment);
-        if most > u64::from(MOST_PLACES) {
-            let allowed = format!(
-                "the window's rows times {} experts a token need {most} places; at most {MOST_PLACES} are allowed",
-                ep.plan().config().top_k
-            );
-            return Err(Error::config("max_tokens", ep.plan().config().max_tokens, allowed));
-        }
         let local_bytes =
-            check_local(expand_local_bytes(ep.plan(), local_experts), local_experts, reader.limits())?;
-        Ok(Self { reader, config, expand, contract, local_bytes })
+            check_local(expand_local_bytes(ep.plan(), local_experts, true), local_experts, reader.limits())?;
+        Ok(Self { reader, expand, contract, local_bytes })
     }
 
     /// Places that are enough for every routing: all pairs that this rank can receive, and each expert's padding.
-    pub fn most_places(&self) -> u64 {
-        most_places(&self.reader, self.config.alignment)
+    pub fn most_places(&self, alignment: u32) -> u64 {
+        let (plan, local) = (self.reader.plan(), u64::from(self.local_experts()));
+        // A token may name one expert at every k.
+        let pairs = plan.rows() * u64::from(plan.config().top_k);
+        pairs + local * u64::from(alignment.saturating_sub(1))
     }
 
     /// Bytes of the scales of so many places.
-    pub fn scale_bytes(&self, places: u32) -> u64 {
-        let row = self.config.scale_layout.row_bytes(self.reader.plan().config().scale_bytes);
-        let rows = match self.config.scale_layout {
+    pub fn scale_bytes(&self, layout: ScaleLayout, places: u32) -> u64 {
+        let rows = match layout {
             ScaleLayout::Rows => u64::from(places),
             _ => u64::from(places).next_multiple_of(COLUMN_WORDS.into()),
         };
-        rows * u64::from(row)
+        rows * u64::from(layout.row_bytes(self.reader.plan().config().scale_bytes))
     }
 
     /// Copies the received rows of a dispatch to the experts' places. Not collective. It launches one kernel on the stream, which must be the
     /// dispatch's or ordered after it, and does not block the host.
     ///
     /// # Errors
-    /// Before anything is launched: [`Error::ForeignHandle`], [`Error::Shape`], [`Error::Address`], [`Error::Argument`] for scales without
-    /// any in the plan or the reverse, or an earlier fault of the world.
+    /// Before anything is launched: [`Error::ForeignHandle`], [`Error::Config`] for an alignment, a layout of scales or a number of places
+    /// that is not allowed, [`Error::Shape`], [`Error::Address`], [`Error::Argument`] for scales without any in the plan or the reverse,
+    /// or an earlier fault of the world.
     pub fn expand(&self, stream: &Stream, dispatched: &Dispatched, output: &ContiguousRows) -> Result<()> {
         self.reader.check(dispatched)?;
         let (plan, local) = (self.reader.plan(), self.reader.local_experts());
         let (config, places) = (plan.config(), output.places);
+        let ContiguousLayout { alignment, scale_layout, zero_padding } = output.layout;
         check_places(places)?;
+        if !(1..=MOST_ALIGNMENT).contains(&alignment) {
+            return Err(Error::config("alignment", alignment, format!("allowed are 1 to {MOST_ALIGNMENT}")));
+        }
+        if self.most_places(alignment) > u64::from(MOST_PLACES) {
+            let allowed = format!("all pairs and the padding have at most {MOST_PLACES} places");
+            return Err(Error::config("alignment", alignment, allowed));
+        }
+        check_scale_layout(plan, scale_layout)?;
         let (hidden, of) = (config.hidden, config.dispatch_type);
-        output.rows.check("the rows", places as usize * plan.row_bytes() as usize, 16, || {
+        output.rows.check("the tensor of rows", places as usize * plan.row_bytes() as usize, 16, || {
             format!("[{places} places][{hidden} hidden] {of}")
         })?;
         if output.scales.is_some() != (config.scale_bytes > 0) {
@@ -203,14 +170,14 @@ impl ContiguousExperts {
                 format!("{} bytes for each row", config.scale_bytes),
             ));
         }
-        let scale_bytes = self.scale_bytes(places) as usize;
+        let scale_bytes = self.scale_bytes(scale_layout, places) as usize;
         let words = |count: u64| format!("[{count}] of 4 bytes");
         for (what, slice, bytes) in [
-            ("the scales", output.scales, scale_bytes),
-            ("the weights", output.weights, places as usize * 4),
-            ("the slot map", Some(output.slot_map), self.slot_map_bytes() as usize),
-            ("the counts", Some(output.counts), local as usize * 4),
-            ("the starts", Some(output.starts), local as usize * 4 + 4),
+            ("the tensor of scales", output.scales, scale_bytes),
+            ("the tensor of weights", output.weights, places as usize * 4),
+            ("the tensor of the slot map", Some(output.slot_map), self.slot_map_bytes() as usize),
+            ("the tensor of counts", Some(output.counts), local as usize * 4),
+            ("the tensor of starts", Some(output.starts), local as usize * 4 + 4),
         ] {
             if let Some(slice) = slice {
                 slice.check(what, bytes, 4, || words(bytes as u64 / 4))?;
@@ -231,11 +198,11 @@ impl ContiguousExperts {
             row_bytes: plan.row_bytes(),
             scale_bytes: config.scale_bytes,
             capacity: places,
-            alignment: self.config.alignment,
+            alignment,
             tile_rows: TILE_ROWS,
-            scale_layout: self.config.scale_layout as u32,
+            scale_layout: scale_layout as u32,
             scale_column: places.next_multiple_of(COLUMN_WORDS),
-            has_zeros: self.config.zero_padding.into(),
+            has_zeros: zero_padding.into(),
         };
         self.reader.launch(stream, || {
             // SAFETY: the windows belong to the slot that the handle holds; the outputs were checked against their shapes.
@@ -271,13 +238,15 @@ impl ContiguousExperts {
         })?;
         let weights = match experts.weights {
             ContiguousWeights::Given(weights) => {
-                weights.check("the weights", places as usize * 4, 4, || format!("[{places} places] f32"))?;
+                weights.check("the tensor of weights", places as usize * 4, 4, || {
+                    format!("[{places} places] f32")
+                })?;
                 DevicePointer::new(weights.address())
             }
             ContiguousWeights::Dispatched | ContiguousWeights::Ones => DevicePointer::NULL,
         };
         let map_bytes = self.slot_map_bytes();
-        experts.slot_map.check("the slot map", map_bytes as usize, 4, || {
+        experts.slot_map.check("the tensor of the slot map", map_bytes as usize, 4, || {
             format!("[{} rows][{} top_k] u32", plan.rows(), config.top_k)
         })?;
         let args = ExpertContractArgs {
@@ -307,27 +276,15 @@ impl ContiguousExperts {
         plan.rows() * u64::from(plan.config().top_k) * 4
     }
 
-    /// The configuration.
-    pub fn config(&self) -> ContiguousConfig {
-        self.config
-    }
-
     /// Experts of this rank, possibly none.
     pub fn local_experts(&self) -> u32 {
         self.reader.local_experts()
     }
 }
 
-fn most_places(reader: &ReceivedReader, alignment: u32) -> u64 {
-    let (plan, local) = (reader.plan(), u64::from(reader.local_experts()));
-    // A token may name one expert at every k.
-    let pairs = plan.rows() * u64::from(plan.config().top_k);
-    pairs + local * u64::from(alignment - 1)
-}
-
 fn check_places(places: u32) -> Result<()> {
     if places <= MOST_PLACES {
         return Ok(());
     }
-    Err(Error::argument("the number of places", places, format!("at most {MOST_PLACES}")))
+    Err(Error::config("places", places, format!("at most {MOST_PLACES} are allowed")))
 }

@@ -26,7 +26,7 @@ mod unpack;
 
 pub use crate::args::ExpertRowSource;
 pub use contiguous::{
-    ContiguousConfig, ContiguousExperts, ContiguousOutput, ContiguousRows, ContiguousWeights,
+    ContiguousExperts, ContiguousLayout, ContiguousOutput, ContiguousRows, ContiguousWeights,
 };
 pub use counter::LocalExpertCounter;
 pub use plan::{

@@ -126,13 +126,7 @@ impl ExpertMajorPlan {
             let allowed = format!("it must be a multiple of the alignment, {alignment} rows");
             return wrong("capacity", capacity.into(), allowed);
         }
-        let cast = plan.config().dispatch_cast;
-        if scale_layout == ScaleLayout::PackedColumns && cast != DispatchCast::None {
-            let allowed = format!(
-                "the scales of dispatch_cast {cast} are not always powers of two; allowed are rows and columns"
-            );
-            return Err(Error::config("scale_layout", scale_layout.name(), allowed));
-        }
+        check_scale_layout(plan, scale_layout)?;
         let top_k = plan.config().top_k;
         let pairs = plan.rows() * u64::from(top_k);
         // The last two numbers of 32 bits mean that a pair has no row.
@@ -239,8 +233,20 @@ impl ExpertMajorPlan {
 
     /// Local memory of an expand block.
     pub(crate) fn expand_local_bytes(&self) -> u64 {
-        expand_local_bytes(&self.plan, self.local_experts)
+        expand_local_bytes(&self.plan, self.local_experts, false)
     }
+}
+
+/// An error for packed scales that are no powers of two.
+pub(super) fn check_scale_layout(plan: &Plan, layout: ScaleLayout) -> Result<()> {
+    let cast = plan.config().dispatch_cast;
+    if layout != ScaleLayout::PackedColumns || cast == DispatchCast::None {
+        return Ok(());
+    }
+    let allowed = format!(
+        "the scales of dispatch_cast {cast} are not always powers of two; allowed are rows and columns"
+    );
+    Err(Error::config("scale_layout", layout.name(), allowed))
 }
 
 /// The shape of all launches of the layout; `most_threads` is what the kernels allow.
@@ -253,11 +259,13 @@ pub(super) fn geometry(plan: &Plan, limits: &DeviceLimits) -> ExpertMajorGeometr
     ExpertMajorGeometry { blocks, block_threads: waves * limits.wave_size }
 }
 
-/// Local memory of an expand block: a running sum of rows, three words an expert and one after the last, two words for each pair of a tile.
-pub(super) fn expand_local_bytes(plan: &Plan, local_experts: u32) -> u64 {
+/// Local memory of an expand block: a running sum of rows, two words an expert, for shared places a word for each expert and one after the
+/// last, two words for each pair of a tile.
+pub(super) fn expand_local_bytes(plan: &Plan, local_experts: u32, is_contiguous: bool) -> u64 {
+    let starts = if is_contiguous { (u64::from(local_experts) + 1) * 4 } else { 0 };
     (u64::from(plan.ranks()) + 1) * 4
-        + u64::from(local_experts) * 12
-        + 4
+        + u64::from(local_experts) * 8
+        + starts
         + u64::from(TILE_ROWS) * u64::from(plan.config().top_k) * 8
 }
 

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anabranch_hip::{CallSpan, DeviceAddress, HostCall, Stream};
 use anabranch_hip_jit::{DeviceStruct, KernelSpec, LoadedKernel, LoadedUnit};
 use anabranch_shmem::{
-    LaunchGuard, LaunchNote, LaunchOrder, LaunchTurn, NoteText, OperationCode, OperationName, Team, World,
+    ExplainFault, LaunchGuard, LaunchNote, LaunchOrder, LaunchTurn, NoteText, OperationCode, OperationName,
+    Team, World,
 };
 
 use super::DevicePlacement;
@@ -85,6 +86,9 @@ pub(crate) struct Context {
     pub(crate) pool: Arc<SlotPool>,
     /// With the launches of other plans.
     pub(crate) order: Option<LaunchOrder>,
+    /// Explains faults of the plan's kernels as long as it lives.
+    #[expect(dead_code, reason = "the world has a weak reference")]
+    pub(crate) explainer: Arc<dyn ExplainFault>,
     pub(crate) placement: Arc<DevicePlacement>,
     /// Resident blocks of the plan's kernels on the whole device, of which `limits` has the plan's share.
     pub(crate) device_blocks: u32,

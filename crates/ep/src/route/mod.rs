@@ -25,6 +25,7 @@ mod near;
 mod nodes;
 mod placement;
 mod reach;
+mod unexpected;
 
 pub(crate) use arguments::pointer;
 #[cfg(feature = "simulation")]
@@ -40,6 +41,7 @@ pub(crate) use near::Near;
 use nodes::Internode;
 pub(crate) use placement::DevicePlacement;
 pub(crate) use reach::{check_reach, located};
+pub(crate) use unexpected::UnexpectedFlags;
 
 /// The steps of a route. A dispatch is `send` and `recv`, a combine `offer` and `sum`.
 #[enum_dispatch::enum_dispatch]

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use anabranch_hip::Stream;
 use anabranch_ranks::{Group, GroupRank};
-use anabranch_shmem::{LaunchOrder, LossTolerance, ResidencyPermit, World};
+use anabranch_shmem::{ExplainFault, LaunchOrder, LossTolerance, ResidencyPermit, World};
 
 use crate::error::{Error, Result};
 use crate::plan::launch::{self, Launch};
 use crate::plan::{DeviceLimits, EpConfig, Geometry, Plan};
 use crate::route::{
     self, COMBINE, COMBINE_NAME, COUNT, COUNT_NAME, Context, DISPATCH, DISPATCH_NAME, DevicePlacement, Route,
-    Steps as _,
+    Steps as _, UnexpectedFlags,
 };
 use crate::slot::{PoolMark, Slot, SlotPool};
 use residency::{device_limits, reserve};
@@ -116,6 +116,10 @@ impl ExpertParallel {
         world.name_operation(COUNT, COUNT_NAME);
         world.name_operation(DISPATCH, DISPATCH_NAME);
         world.name_operation(COMBINE, COMBINE_NAME);
+        let explainer: Arc<dyn ExplainFault> = Arc::new(UnexpectedFlags);
+        for code in [COUNT, DISPATCH, COMBINE] {
+            world.explain_faults(code, Arc::downgrade(&explainer));
+        }
         tracing::info!("{} ranks will each allocate\n{}", plan.ranks(), plan.memory());
         let team = world.team(group)?;
         // First the collective allocations, which succeed or fail on all ranks, then the allocations that may fail on one.
@@ -141,6 +145,7 @@ impl ExpertParallel {
             plan,
             pool: SlotPool::new(slots),
             order: order.cloned(),
+            explainer,
             placement,
             device_blocks,
             limits,

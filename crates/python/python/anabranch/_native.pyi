@@ -342,9 +342,7 @@ class ExpertParallel:
     def save_routing(self, dispatched: Dispatched, memory: _Tensor, *, stream: _Stream = None) -> None: ...
     def routing_in(self, memory: _Tensor, tokens: int) -> Routing: ...
     def expert_major(self, *, capacity: int = 0, alignment: int = 1, scale_layout: str = "rows") -> ExpertMajor: ...
-    def contiguous(
-        self, *, alignment: int = 1, scale_layout: str = "rows", zero_padding: bool = False
-    ) -> ContiguousExperts: ...
+    def contiguous(self) -> ContiguousExperts: ...
     def unpacker(self) -> RowUnpacker: ...
     def dispatch_with(
         self,
@@ -364,14 +362,16 @@ class ExpertParallel:
 
 @final
 class ContiguousExperts:
-    @property
-    def most_places(self) -> int: ...
+    def most_places(self, *, alignment: int = 1) -> int: ...
     def expand(
         self,
         dispatched: Dispatched,
         rows: _Tensor,
         layout: tuple[_Tensor, _Tensor, _Tensor],
         *,
+        alignment: int = 1,
+        scale_layout: str = "rows",
+        zero_padding: bool = False,
         scales: _Tensor | None = None,
         weights: _Tensor | None = None,
         stream: _Stream = None,

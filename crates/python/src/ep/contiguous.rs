@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use anabranch::ccl::DataType;
-use anabranch::ep::{self, ContiguousOutput, ContiguousRows, ContiguousWeights};
+use anabranch::ep::{
+    self, ContiguousLayout, ContiguousOutput, ContiguousRows, ContiguousWeights, ScaleLayout,
+};
 use anabranch::hip::Stream;
 use pyo3::prelude::*;
 
+use super::config::word;
 use super::tensors::objects;
 use super::{Dispatched, ExpertParallel, Inner};
 use crate::array::Array;
@@ -19,25 +22,26 @@ impl Ends for ep::ContiguousExperts {}
 /// products with contiguous groups. Sums the experts' output for the combine. Layouts and slot maps are tensors of the caller, so several
 /// dispatches may be expanded at once. Made by `ExpertParallel.contiguous`.
 ///
-/// A pair is a received row and an expert of this rank that its token names; each pair has a place. The rows of an expert are in the order of
+/// A pair is a received row and an expert of this rank that its token names; each has a place of its own. The rows of an expert are in the order of
 /// source rank, token and place in the token's ids. Pairs for which there is no place are dropped, and `contract` leaves them out.
 #[pyclass(frozen, module = "anabranch", name = "ContiguousExperts")]
 #[derive(Debug)]
 pub(crate) struct ContiguousExperts {
-    inner: Unlocked<Arc<Inner>>,
+    // First: its drop waits for launches, which use memory of the plan.
     experts: Unlocked<ep::ContiguousExperts>,
+    inner: Unlocked<Arc<Inner>>,
 }
 
 impl ContiguousExperts {
     pub(super) fn new(inner: Arc<Inner>, experts: ep::ContiguousExperts) -> Self {
-        Self { inner: Unlocked::new(inner), experts: Unlocked::new(experts) }
+        Self { experts: Unlocked::new(experts), inner: Unlocked::new(inner) }
     }
 
     fn ep(&self) -> ExpertParallel {
         ExpertParallel { inner: Unlocked::new(Arc::clone(&self.inner)) }
     }
 
-    /// `[places, hidden]` of a type, and the places.
+    /// The places of `[places, hidden]` of a type, or of as many bytes.
     fn rows(&self, what: &str, array: &Array, of: DataType) -> PyResult<u32> {
         let hidden = u64::from(self.ep().config().hidden);
         let count = array.shape().first().copied().unwrap_or(0);
@@ -64,13 +68,14 @@ impl ContiguousExperts {
 #[pymethods]
 impl ContiguousExperts {
     /// Places that are enough for every routing: all pairs that this rank can receive, and each expert's padding.
-    #[getter]
-    fn most_places(&self) -> u64 {
-        self.experts.most_places()
+    #[pyo3(signature = (*, alignment = 1))]
+    fn most_places(&self, alignment: u32) -> u64 {
+        self.experts.most_places(alignment)
     }
 
-    /// Copies the received rows of a dispatch into `rows`, `[places, hidden]` of the plan's dispatch type; 4-bit types as bytes. Without
-    /// places it only counts. `layout` is three tensors, which it writes too:
+    /// Copies the received rows of a dispatch into `rows`, `[places, hidden]` of the plan's dispatch type, or of as many bytes. Without
+    /// places it only counts. Each expert begins at a multiple of `alignment` places, 1 to 65536. `layout` is three tensors, which it
+    /// writes too:
     ///
     /// * the slot map, `[rows_capacity, top_k]` int32: the place of each pair by row of the dispatch's windows, -1 where the expert is not of
     ///   this rank, -2 for a dropped pair. Entries of rows that did not come are left as they are;
@@ -80,26 +85,35 @@ impl ContiguousExperts {
     ///
     /// And for each place
     ///
-    /// * `scales`, in plans with scales: `[places, scale_bytes]` bytes of any type; by columns `[scale_bytes / 4, places rounded up to a
-    ///   multiple of 4]` of 4-byte elements, packed columns `[scale_bytes / 16 rounded up, ..]`;
+    /// * `scales`, in plans with scales, by `scale_layout` (as of `expert_major`): "rows" `[places, scale_bytes]` bytes of any type;
+    ///   "columns" `[scale_bytes / 4, places rounded up to a multiple of 4]` of 4-byte elements; "packed_columns" `[scale_bytes / 16 rounded
+    ///   up, ..]`;
     /// * `weights`, optional, `[places]` float32: the dispatched weights, 0 in places without a row.
     ///
-    /// Other places without a row are left as they are, unless the layout has `zero_padding`. No other rank takes part. On the stream of the
+    /// With `zero_padding` the rows and scales of the places between experts are zeros; otherwise they are left as they are, and so are
+    /// always those behind all experts. No other rank takes part. On the stream of the
     /// tensors unless another is given; it has to come after the dispatch.
-    #[pyo3(signature = (dispatched, rows, layout, *, scales = None, weights = None, stream = None))]
+    #[pyo3(signature = (
+        dispatched, rows, layout, *, alignment = 1, scale_layout = "rows", zero_padding = false, scales = None, weights = None,
+        stream = None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn expand(
         &self,
         py: Python<'_>,
         dispatched: &Dispatched,
         rows: &Bound<'_, PyAny>,
         layout: (Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>),
+        alignment: u32,
+        scale_layout: &str,
+        zero_padding: bool,
         scales: Option<&Bound<'_, PyAny>>,
         weights: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let ep = self.ep();
         ep.own(&dispatched.inner, "dispatch")?;
-        let home = self.inner.state.home;
+        let (home, scale_layout) = (self.inner.state.home, word::<ScaleLayout>(scale_layout)?);
         let output = |name, given| Array::new(name, given, home)?.written();
         let optional = |name, given| Array::optional(name, given, home)?.map(Array::written).transpose();
         let (slot_map, counts, starts) = layout;
@@ -114,7 +128,7 @@ impl ContiguousExperts {
             array.expect_shape(&[Some(count)], &format!("[{count}]"))?;
         }
         if let Some(scales) = &scales {
-            let needed = self.experts.scale_bytes(places);
+            let needed = self.experts.scale_bytes(scale_layout, places);
             if scales.bytes() != needed {
                 return Err(usage(format!(
                     "scales has shape {:?} of {}; {needed} bytes are needed for {places} places",
@@ -131,6 +145,7 @@ impl ContiguousExperts {
         // SAFETY: `launch_with` keeps the tensors until the launch is over.
         let written = unsafe {
             ContiguousRows {
+                layout: ContiguousLayout { alignment, scale_layout, zero_padding },
                 places,
                 rows: rows.slice(),
                 scales: scales.as_ref().map(|scales| scales.slice()),
@@ -149,8 +164,8 @@ impl ContiguousExperts {
 
     /// Sums the experts' output of each received row into `dispatched.combine_rows`, for `combine(dispatched, out=...)`. `y` is `[places,
     /// hidden]` of the plan's combine type, `slot_map` what an expand of this dispatch wrote, or of another dispatch along the same routing.
-    /// Rows are multiplied by the dispatched or late weights, by `weights`, `[places]` float32, or with `weighted=False` by none. No other rank
-    /// takes part.
+    /// Rows are multiplied by `weights`, `[places]` float32, or else by the late or the dispatched weights; with `weighted=False` by none. No
+    /// other rank takes part.
     #[pyo3(signature = (dispatched, y, slot_map, *, weights = None, weighted = true, stream = None))]
     fn contract(
         &self,
@@ -195,7 +210,6 @@ impl ContiguousExperts {
     }
 
     fn __repr__(&self) -> String {
-        let config = self.experts.config();
-        format!("anabranch.ContiguousExperts(alignment={})", config.alignment)
+        format!("anabranch.ContiguousExperts(experts={})", self.experts.local_experts())
     }
 }

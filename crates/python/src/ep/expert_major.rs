@@ -18,10 +18,11 @@ const SOURCE_WORDS: u64 = 5;
 /// What windows keep.
 #[derive(Debug)]
 pub(crate) struct Layout {
+    // First: its drop waits for launches, which use memory of the plan.
+    major: Mutex<ep::ExpertMajor>,
     inner: Arc<Inner>,
     plan: ExpertMajorPlan,
     base: DeviceAddress,
-    major: Mutex<ep::ExpertMajor>,
 }
 
 impl Layout {
@@ -46,7 +47,7 @@ impl ExpertMajor {
     pub(super) fn new(inner: Arc<Inner>, major: ep::ExpertMajor) -> Self {
         let (plan, base) =
             (major.plan().clone(), DeviceAddress(major.counts().0 - major.plan().layout().counts));
-        let buffers = Layout { inner, plan, base, major: Mutex::new(major) };
+        let buffers = Layout { major: Mutex::new(major), inner, plan, base };
         Self { buffers: Unlocked::new(Arc::new(buffers)) }
     }
 

@@ -4,9 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch::ccl::DataType;
-use anabranch::ep::{
-    self, CombineOutput, ContiguousConfig, ExpertMajorConfig, ExpertOutput, ReplayedTokens, ScaleLayout,
-};
+use anabranch::ep::{self, CombineOutput, ExpertMajorConfig, ExpertOutput, ReplayedTokens, ScaleLayout};
 use anabranch::hip::Stream;
 use pyo3::prelude::*;
 
@@ -309,22 +307,10 @@ impl ExpertParallel {
         Ok(ExpertMajor::new(Arc::clone(&self.inner), made.map_err(raise)?))
     }
 
-    /// Loads what copies received rows to experts whose rows follow one another. Each expert begins at a multiple of `alignment` rows, a power of
-    /// two up to 1024. `scale_layout` is as for `expert_major`, with columns for all places together. With `zero_padding` the rows and scales
-    /// between experts are zeros. No other rank takes part.
-    #[pyo3(signature = (*, alignment = 1, scale_layout = "rows", zero_padding = false))]
-    fn contiguous(
-        &self,
-        py: Python<'_>,
-        alignment: u32,
-        scale_layout: &str,
-        zero_padding: bool,
-    ) -> PyResult<ContiguousExperts> {
+    /// Loads what copies received rows to experts whose rows follow one another, in tensors of the caller. No other rank takes part.
+    fn contiguous(&self, py: Python<'_>) -> PyResult<ContiguousExperts> {
         self.inner.state.live()?;
-        let scales = word::<ScaleLayout>(scale_layout)?;
-        let config =
-            ContiguousConfig::new().alignment(alignment).scale_layout(scales).zero_padding(zero_padding);
-        let made = py.detach(|| ep::ContiguousExperts::new(&self.inner.ep, config));
+        let made = py.detach(|| ep::ContiguousExperts::new(&self.inner.ep));
         logs::flush(py);
         Ok(ContiguousExperts::new(Arc::clone(&self.inner), made.map_err(raise)?))
     }

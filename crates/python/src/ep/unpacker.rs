@@ -19,13 +19,14 @@ impl Ends for ep::RowUnpacker {}
 #[pyclass(frozen, module = "anabranch", name = "RowUnpacker")]
 #[derive(Debug)]
 pub(crate) struct RowUnpacker {
-    inner: Unlocked<Arc<Inner>>,
+    // First: its drop waits for launches, which use memory of the plan.
     unpacker: Unlocked<ep::RowUnpacker>,
+    inner: Unlocked<Arc<Inner>>,
 }
 
 impl RowUnpacker {
     pub(super) fn new(inner: Arc<Inner>, unpacker: ep::RowUnpacker) -> Self {
-        Self { inner: Unlocked::new(inner), unpacker: Unlocked::new(unpacker) }
+        Self { unpacker: Unlocked::new(unpacker), inner: Unlocked::new(inner) }
     }
 }
 

@@ -119,7 +119,7 @@ def rows_come_by_rank_then_token(rank, size):
 
 @check
 def expanded_rows_come_by_expert(rank, size):
-    for seed, alignment, waits in ((0, 1, True), (1, 128, None), (2, 4, False), (3, 16, False)):
+    for seed, alignment, waits in ((0, 1, True), (1, 128, None), (2, 48, False), (3, 16, False)):
         given = everyone(size, seed)
         expected = places(given, rank, alignment)
         x, recv_ids, recv_weights, handle, _ = dispatch(

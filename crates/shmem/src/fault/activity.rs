@@ -210,7 +210,7 @@ impl Activity {
                         )
                     }
                 };
-                format!("it launched {} {:?} before{more}", first.words(), since(&first.at))
+                format!("it launched {} {:?} ago{more}", first.words(), since(&first.at))
             }
             (None, Some(last)) => format!("the last that it launched, {}, is done", last.words()),
             (None, None) => {

@@ -6,6 +6,8 @@ use std::sync::{Mutex, PoisonError, Weak};
 
 use anabranch_hip_jit::control::FaultRecord;
 
+use crate::error::ExpiredWait;
+
 /// Number of an operation in fault records. Each crate has its range: shmem 0x100 to 0x1ff, ccl 0x200 to
 /// 0x2ff, ep 0x300 to 0x3ff; users from 0x1000 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,10 +49,10 @@ pub struct OperationName {
 /// Describes what a kernel reported other than an expired wait (`report_fault` in `anabranch/wait.h`). Given to
 /// [`World::explain_faults`](crate::World::explain_faults).
 pub trait ExplainFault: fmt::Debug + Send + Sync {
-    /// What is wrong, as a clause without a full stop; `None` for an expired wait, and for what another explainer knows. Called
+    /// What is wrong, as a clause without a full stop; `wait` has the record with the ranks of the world and the call. `None` for an expired wait, and for what another explainer knows. Called
     /// on the host once the kernel has written the record, perhaps while it drains; may read device memory, must not call the
     /// world.
-    fn explain(&self, record: &FaultRecord) -> Option<String>;
+    fn explain(&self, record: &FaultRecord, wait: &ExpiredWait) -> Option<String>;
 }
 
 /// Who explains the records of an operation, as long as they live.
@@ -67,10 +69,12 @@ impl Explainers {
     }
 
     /// The first explanation. No lock is held while explainers are at work.
-    pub(crate) fn explain(&self, record: &FaultRecord) -> Option<String> {
+    pub(crate) fn explain(&self, record: &FaultRecord, wait: &ExpiredWait) -> Option<String> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let of_operation = known.into_iter().filter(|(code, _)| code.0 == record.operation);
-        of_operation.filter_map(|(_, explainer)| explainer.upgrade()).find_map(|one| one.explain(record))
+        of_operation
+            .filter_map(|(_, explainer)| explainer.upgrade())
+            .find_map(|one| one.explain(record, wait))
     }
 }
 
@@ -125,6 +129,9 @@ impl OperationNames {
 mod tests {
     use std::sync::Arc;
 
+    use std::time::Duration;
+
+    use anabranch_ranks::GlobalRank;
     use bytemuck::Zeroable as _;
 
     use super::*;
@@ -132,7 +139,7 @@ mod tests {
     #[derive(Debug)]
     struct Says(u32);
     impl ExplainFault for Says {
-        fn explain(&self, record: &FaultRecord) -> Option<String> {
+        fn explain(&self, record: &FaultRecord, _wait: &ExpiredWait) -> Option<String> {
             (record.phase == self.0).then(|| format!("phase {}", self.0))
         }
     }
@@ -145,8 +152,21 @@ mod tests {
         explainers.insert(OperationCode(7), Arc::downgrade(&one));
         explainers.insert(OperationCode(7), Arc::downgrade(&two));
         explainers.insert(OperationCode(8), Arc::downgrade(&three));
-        let explain =
-            |operation, phase| explainers.explain(&FaultRecord { operation, phase, ..FaultRecord::zeroed() });
+        let wait = ExpiredWait {
+            rank: GlobalRank::new(0),
+            operation: String::new(),
+            phase: String::new(),
+            epoch: 0,
+            peer: GlobalRank::new(1),
+            expected: 0,
+            seen: 0,
+            waited: Duration::ZERO,
+            call: None,
+            doing: None,
+        };
+        let explain = |operation, phase| {
+            explainers.explain(&FaultRecord { operation, phase, ..FaultRecord::zeroed() }, &wait)
+        };
         assert_eq!(explain(7, 2), Some("phase 2".into()));
         assert_eq!(explain(7, 3), None, "another operation's");
         drop(two);

@@ -60,7 +60,7 @@ impl FaultContext<'_> {
         let state = self.state;
         let mine = record.map(|record| self.expired(record));
         if let (Some(record), Some(mine)) = (record, &mine)
-            && let Some(detail) = self.explainers.explain(record)
+            && let Some(detail) = self.explainers.explain(record, mine)
         {
             return self.fail(reported(mine, detail));
         }
@@ -293,7 +293,7 @@ impl FaultContext<'_> {
             peer: global(record.peer),
             expected: record.expected,
             seen: record.seen,
-            waited: Duration::from_nanos(record.waited_ns),
+            waited: Duration::from_millis(record.waited_ns.div_ceil(1_000_000)),
             call: self.reports.activity.of_team(record.group, OperationCode(record.operation)),
             doing: None,
         }

@@ -56,23 +56,23 @@ def unpack(route: normal.Handle, form: Form) -> Received:
 
 def empty_layout(plan: normal.Plan) -> Layout:
     """A layout for :func:`expand`."""
-    experts = len(plan.native.experts_on())
-    shapes = (plan.native.rows_capacity, plan.shape.top_k), (experts,), (experts + 1,)
+    counts, starts = (torch.empty(n, dtype=torch.int32, device=plan.device) for n in (plan.experts, plan.experts + 1))
     # Entries of rows that do not come stay as they are.
-    return Layout(*(torch.full(shape, -1, dtype=torch.int32, device=plan.device) for shape in shapes))
+    slots = torch.full((plan.native.rows_capacity, plan.shape.top_k), -1, dtype=torch.int32, device=plan.device)
+    return Layout(slots, counts, starts)
 
 
 def places_of(route: normal.Handle, layout: Layout, form: Form) -> list[int]:
     """The places of each local expert: its rows, rounded up. The host waits for the device."""
     # Without places, an expand only counts.
-    expand(route, layout, 0, form)
+    expand(route, layout, 0, form._replace(has_weights=False))
     starts = layout.starts.tolist()
     return [end - start for start, end in zip(starts, starts[1:])]
 
 
-def most_places(route: normal.Handle, layout: Layout, form: Form) -> int:
+def most_places(route: normal.Handle, form: Form) -> int:
     """Places for as many rows as the route may have. The experts of a token differ."""
-    experts = len(layout.counts)
+    experts = route.plan.experts
     most = route.received * min(route.plan.shape.top_k, experts) + (form.alignment - 1) * experts
     return normal.aligned(most, form.alignment)
 
@@ -88,21 +88,26 @@ def expand(route: normal.Handle, layout: Layout, places: int, form: Form) -> Rec
         shape = (words, normal.aligned(places, _SCALES)) if form.by_columns else (places, words)
         stored = torch.empty(shape, dtype=scale_type, device=plan.device)
         scales = stored.t()[:places] if form.by_columns else stored
-    kernels = plan.layout(form.alignment, form.by_columns, form.with_zeros)
-    # 8-bit floats travel as bytes.
-    kernels.expand(route.operation, normal.as_sent(rows), layout, scales=stored, weights=weights)
+    plan.by_expert.expand(
+        route.operation,
+        # 8-bit floats travel as bytes.
+        normal.as_sent(rows),
+        layout,
+        alignment=form.alignment,
+        scale_layout="columns" if form.by_columns else "rows",
+        zero_padding=form.with_zeros,
+        scales=stored,
+        weights=weights,
+    )
     plan.settle()
     return Received(rows, scales, None, weights)
 
 
-def combine(
-    route: normal.Handle, layout: Layout, alignment: int, x: Tensor, weights: Tensor | None, count: int
-) -> tuple[Tensor, Tensor | None]:
-    """Sums what is at the places of each of the ``count`` rows that came, in float32 and in the order of its experts, rounds, and combines the
-    sums; weights ``[places]`` are brought back."""
+def combine(route: normal.Handle, layout: Layout, x: Tensor, weights: Tensor | None, count: int) -> tuple[Tensor, Tensor | None]:
+    """Sums what is at the places of each row that came, in float32 and in the order of its experts, rounds, and combines the sums; weights
+    ``[places]`` of ``count`` rows are brought back."""
     plan = route.plan
-    operation = plan.operation(route)
-    plan.layout(alignment, False, False).contract(operation, x.detach().contiguous(), layout.slots, weighted=False)
+    plan.by_expert.contract(plan.operation(route), x.detach().contiguous(), layout.slots, weighted=False)
     if weights is not None:
         slots = layout.slots[:count].long()
         padded = torch.nn.functional.pad(weights.detach(), (0, 1))

@@ -109,11 +109,12 @@ class Plan:
         # Raises where routings cannot be saved: with ranks of several nodes.
         self.native.routing_in(torch.empty(self.native.routing_bytes, dtype=torch.uint8, device=joined.device), 0)
         own = self.native.experts_on()
-        self._experts = len(own)
+        self.experts = len(own)
         self._max_tokens, self._unpacker = settings.max_tokens, self.native.unpacker()
+        # What copies rows to their experts, and sums them.
+        self.by_expert = self.native.contiguous()
         # Handles whose dispatch has a slot, oldest first.
         self._pending: list[Handle] = []
-        self._layouts: dict[tuple[int, str, bool], anabranch.ContiguousExperts] = {}
 
     def settle(self) -> None:
         """Tensors of the CPU have no stream: what was launched is over."""
@@ -179,7 +180,7 @@ class Plan:
 
     def counts(self, local: Tensor) -> Tensor:
         """Rows of each local expert, of local ids."""
-        counts = local.new_zeros(self._experts + 1)
+        counts = local.new_zeros(self.experts + 1)
         counts.scatter_add_(0, local.flatten() + 1, torch.ones_like(local).flatten())
         return counts[1:]
 
@@ -193,13 +194,6 @@ class Plan:
         self._unpacker.unpack(handle.operation, rows=as_sent(rows), scales=scales)
         self.settle()
         return rows, scales
-
-    def layout(self, alignment: int, by_columns: bool, with_zeros: bool) -> anabranch.ContiguousExperts:
-        """What copies rows to the places of their experts, and sums them."""
-        key = alignment, "columns" if by_columns else "rows", with_zeros
-        if key not in self._layouts:
-            self._layouts[key] = self.native.contiguous(alignment=alignment, scale_layout=key[1], zero_padding=with_zeros)
-        return self._layouts[key]
 
     def combine(self, handle: Handle, x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Sums rows, and weights, at their tokens."""

@@ -18,6 +18,8 @@ from .utils import EventHandle, EventOverlap, recorded, used_on_current_stream, 
 
 # DeepEP's buffers are multiples of it.
 _PAGE = 2 << 20
+# Of the layout by expert.
+_MOST_ALIGNMENT = 1 << 16
 
 
 class _Request(NamedTuple):
@@ -30,7 +32,8 @@ class _Request(NamedTuple):
 
 
 class EPHandle:
-    """A dispatch of an :class:`ElasticBuffer`: good for any number of combines, and of dispatches along it.
+    """A dispatch of an :class:`ElasticBuffer`: good for any number of combines, and of dispatches along it. A graph that has captured a call
+    with it needs it as long as the graph lives.
 
     Attributes:
         do_expand, num_experts, expert_alignment, num_max_tokens_per_rank, num_sms, topk_idx: of the dispatch.
@@ -66,9 +69,10 @@ class EPHandle:
                 self.num_recv_tokens_per_expert_list = layouts.places_of(route, self._layout, form)
                 self.num_expanded_tokens = sum(self.num_recv_tokens_per_expert_list)
             else:
-                self.num_expanded_tokens = layouts.most_places(route, self._layout, form)
+                self.num_expanded_tokens = layouts.most_places(route, form)
             received = self._take(form)
-            self.num_unaligned_recv_tokens_per_expert = self._layout.counts
+            # Each dispatch along the handle writes the layout.
+            self.num_unaligned_recv_tokens_per_expert = self._layout.counts.clone()
             self.psum_num_recv_tokens_per_expert = self._layout.starts[:-1] + self._layout.counts
             return received
         received = self._take(form)
@@ -101,7 +105,7 @@ class EPHandle:
             is_own = self._is_own
             slots = is_own.new_full(is_own.shape, -1, dtype=torch.int64)
         else:
-            slots = layouts.behind(self._layout.slots[:count].long(), count, -1)
+            slots = layouts.behind(self._layout.slots[:count].long(), count, -1).clamp(min=-1)
             is_own = slots >= 0
         rows = torch.arange(count, device=slots.device)
         ranks = torch.bucketize(rows, self.psum_num_recv_tokens_per_scaleup_rank, right=True)[:, None]
@@ -256,12 +260,13 @@ class ElasticBuffer(User):
             cumulative_local_expert_recv_stats: ``[local experts]`` int32, to which the rows of each expert are added.
             num_max_tokens_per_rank: equal on all ranks, and at least the tokens of each; that of the buffer if ``None``. Without a wait of
                 the host the outputs have as many rows times the ranks. Where the buffer has no such number, its plans have this one.
-            expert_alignment: with ``do_expand`` the rows of each expert start at a multiple; counts are rounded up to it.
+            expert_alignment: with ``do_expand`` the rows of each expert start at a multiple; counts are rounded up to it. At most 65536.
             handle: of an earlier dispatch: the rows go where its rows went, ``topk_weights`` too if they are given.
             do_handle_copy: the handle has a copy of ``topk_idx``, which the caller may then change.
             do_cpu_sync: whether the host waits for the numbers of rows. The default is to wait, but not with a handle.
             do_expand: a row for each pair of a token and an expert of this rank, the rows of an expert next to each other.
-            do_zero_padding: with ``do_expand``, the places between the rows of experts are zeros; otherwise they are undefined.
+            do_zero_padding: with ``do_expand``, the places between the rows of experts are zeros; otherwise they are undefined, and so are
+                always those behind the last expert's.
             use_tma_aligned_col_major_sf: scales are column-major, each column from a multiple of 16 bytes on.
 
         Returns:
@@ -272,6 +277,8 @@ class ElasticBuffer(User):
         rows, scales = normal.split("dispatch", x)
         if do_zero_padding and not do_expand:
             raise anabranch.UsageError("dispatch: do_zero_padding goes with do_expand")
+        if not 1 <= (expert_alignment or 1) <= _MOST_ALIGNMENT:
+            raise anabranch.UsageError(f"dispatch: expert_alignment is {expert_alignment}; allowed are 1 to {_MOST_ALIGNMENT}")
         wait_for(previous_event)
         wait_for(previous_event_before_epilogue)
         scale_type = None if scales is None else scales.dtype
@@ -365,7 +372,7 @@ class ElasticBuffer(User):
         wait_for(previous_event_before_epilogue)
         handle._use()
         if layout is not None:
-            out, weights = layouts.combine(route, layout, handle.expert_alignment, x, topk_weights, handle.num_recv_tokens)
+            out, weights = layouts.combine(route, layout, x, topk_weights, handle.num_recv_tokens)
         else:
             topk_weights = None if topk_weights is None else torch.where(handle._is_own, topk_weights, 0)
             out, weights = route.plan.combine(route, x, topk_weights)
