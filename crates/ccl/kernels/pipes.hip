@@ -15,8 +15,8 @@ struct Awaited {
 };
 static ANABRANCH_DEVICE Awaited awaited_by(const PipesArgs& args, u64 own, const Cursor& cursor) {
     if (cursor.is_receive) return Awaited{arrived_word(args.pipes, own, cursor.peer, cursor.pipe), cursor.counter + 1};
-    u64 room = args.pipes.depth;
-    return Awaited{consumed_word(args.pipes, own, cursor.peer, cursor.pipe), cursor.counter + 1 - room};
+    u64 depth = args.pipes.depth;
+    return Awaited{consumed_word(args.pipes, own, cursor.peer, cursor.pipe), cursor.counter + 1 - depth};
 }
 
 // Thread 0: waits until a pipe of this block can move a chunk, and returns its cursor. Searches from `first` on, so that no pipe starves.
@@ -27,7 +27,7 @@ static ANABRANCH_DEVICE u32 next_pick(const Grid& grid, const PipesArgs& args, W
         if (missing == ALL_DONE && load_cursor(grid, args, at).transfer != NO_TRANSFER) missing = at;
     }
     if (missing == ALL_DONE) return ALL_DONE;
-    // The cursor that a fault names, and the result if the wait is disabled.
+    // The cursor that a fault names.
     u32 pick = missing;
     Cursor named = load_cursor(grid, args, missing);
     u64 own = pipe_base(grid, args.pipes, args.pipes.team.rank);

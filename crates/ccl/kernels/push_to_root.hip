@@ -1,15 +1,18 @@
 // Reduction of large messages to a root, for one element type. The message is cut into one part for each member but the root. Every member
-// writes pieces of the parts to the staging of their owners, which reduce them in group-rank order and send the results to the root. So
+// writes pieces of the parts to the staging of their owners (its own part stays in its input), which reduce them in group-rank order and send the results to the root. So
 // every member sends and receives about the message once.
 //
-// Both are pipelined: in step k every member sends piece k of each part, and each owner reduces piece k - 1. A barrier follows, so that
+// The two hops are pipelined: in step k every member sends piece k of each part, and each owner reduces piece k - 1. A barrier follows, so that
 // what step k wrote is there in step k + 1. All members take the same steps.
 //
-// - Each step writes one half of the staging, which step k + 1 reads before its barrier, as meet.h requires. The root receives only results
-//   there, because no member sends it contributions.
+// - Each step writes one half of the staging, which step k + 1 reads before its barrier, as meet.h requires. The staging of the root
+//   receives only results, because no member sends it contributions.
 // - Mapped outputs: owners write them directly, in step 1 at the earliest. The root has entered the barrier of step 0 by then, so that its
 //   kernel has begun and its output is free; in place, it has sent piece k - 1 of its input. After the last barrier the output is complete.
-// - Other outputs: the root copies results from its staging one step after their owners wrote them, the last ones after the last barrier.
+// - Other outputs: the root copies results from its staging one step after their owners wrote them, the last ones after the last barrier. In
+//   place, it sent that piece of its input two steps earlier, and has passed barriers since.
+// - Only its own rank reads an input, so it is free when the kernel ends. After a failed barrier the block stops, results are undefined and
+//   the world is poisoned. Flags of barriers: meet.h. Counters of the channel: channel.h.
 #include "ccl/hops.h"
 #include "ccl/pieces.h"
 

@@ -1,6 +1,6 @@
 // Sums the experts' outputs of each received row, from the expert-major layout: over its pairs, in the order of k, weight times
 // output. The sum starts at 0; each product and each sum is rounded to f32, and the result once to the row type. Dropped pairs are left out.
-// Weights are those of the dispatch, late weights (`late_weights.hip`), given for each row of the layout, or ones.
+// Weights are those of the dispatch, late weights (`late_weights.hip`), given for each row of the layout, or with EP_CONTIGUOUS ones.
 // The sums go to the combine window, which peers pull later, or to a buffer, which this rank pushes. One wave, or waves with a part each,
 // write a row; blocks wait for no peer.
 //
@@ -28,9 +28,12 @@ struct LanePairs {
         u32 k = first + grid.lane();
         if (k >= top_k) return {SLOT_NONE, 0};
         u32 slot = private_load(grid, args.slot_map + window_row * top_k + k);
-        if (slot >= args.places) slot = SLOT_NONE;
-        if (args.is_unweighted != 0) return {slot, bit_cast<u32>(1.0f)};
-        if (args.weights != nullptr) return {slot, slot != SLOT_NONE ? private_load(grid, args.weights + slot) : 0};
+        if (CONTIGUOUS) {
+            // The map is the caller's.
+            if (slot >= args.places) slot = SLOT_NONE;
+            if (args.is_unweighted != 0) return {slot, bit_cast<u32>(1.0f)};
+        }
+        if (args.weights != nullptr) return {slot, slot < SLOT_DROPPED ? private_load(grid, args.weights + slot) : 0};
         if (args.late != nullptr) return {slot, heap_load(grid, args.late + window_row * top_k + k)};
         return {slot, heap_load(grid, meta_record(args.received, window_row) + 2 + top_k + k)};
     }
@@ -39,7 +42,7 @@ struct LanePairs {
 // Adds these pairs to the sums. Their rows are loaded a few at a time and added in the order of the lanes.
 static ANABRANCH_DEVICE void add_pairs(const Grid& grid, const ExpertContractArgs& args, const LanePairs& pairs, u32 first,
                                        u32 end, Wide<Element> (&sum)[SUM_UNITS]) {
-    u64 left = grid.ballot(pairs.slot != SLOT_NONE);
+    u64 left = grid.ballot(pairs.slot < SLOT_DROPPED);
     while (left != 0) {
         const Vec16* source[SUM_PAIRS];
         f32 weight[SUM_PAIRS] = {};

@@ -1,22 +1,27 @@
-// Late weights: weights that are given after the dispatch. Each rank stores, for every copy of its tokens, the token's weights at the copy's
-// row of the destination's late window, [rows][top_k] f32. Then it flags every rank, and waits for the flags of all: after this kernel the
-// weights of all received rows are there. The last block to arrive flags and waits alone, so the grid need not be resident.
+// Late weights, which are given after the dispatch. Each rank stores the weights of its tokens at the destinations: for every copy that was not
+// dropped, at the copy's row of the destination's late window, [rows][top_k] f32. Then it stores flag [s], s its rank, at every rank, and waits for
+// the flags of all. Only the last block to arrive waits, so the grid need not be resident. "Slot order" is defined in `dispatch.hip`.
 //
-// Writers. The words of a row are written by the rank that the row came from, flag [s] by rank s, and no other rank writes either.
+// Writers. In one epoch only the source of a row writes its words. Only rank s writes flag [s].
 //
-// Why the window is not overwritten while it is read. Rank s writes at d again in epoch e + 1, after its dispatch e + 1 has seen the dispatch
-// flag e + 1 of d. Rank d sent it after its combine e had ended (slot order, see `dispatch.hip`), and the contract that reads the window
-// came before that combine on the stream. The host refuses a second call for one dispatch.
-// Why a flag is not overwritten too early: by the same chain, because d waits for it before its combine e.
+// Why the window is not overwritten while it is read. Rank s writes at d in a later epoch f, after its dispatch f has seen the dispatch flag f
+// of d. Rank d sent it after its last combine or release on the slot had ended (slot order). The contract and kernels of the caller read the
+// window before that combine; the caller orders them. The host refuses a second call for one dispatch.
+// Why two writers do not meet. In the compact mode a row may have another source in epoch f. Before d sent the dispatch flag f, it had waited
+// for the late flags of all ranks of the last epoch with late weights, so those stores had ended.
+// Why a flag is not overwritten too early: d waits for flag e in this kernel, before its combine e. So the same chain holds.
 // Why an old flag is not taken for a new one: it is the whole epoch, 64 bits. The operations between may have had no late weights, so 32
-// bits could come round again.
+// bits could wrap.
 //
-// Why this rank's own words are not reused too early. The send map, the number of tokens and `dispatch_epoch` were written by the dispatch of
-// this operation, and the slot's next dispatch writes them again. `combine_arrived` is 0 before and after each kernel of the slot that counts in
-// it. Slot order keeps those kernels away until this one has ended.
+// Why this rank's own words are not reused too early. The dispatch of this operation wrote the send map and `dispatch_epoch`; it or its count
+// wrote the number of tokens. The slot's next dispatch writes them again. `combine_arrived` is 0 when a grid begins, unless the world is
+// poisoned: a block that sees poison does not arrive, and no later kernel uses the counter. Slot order keeps later kernels away until this
+// one has ended.
 //
-// Masked ranks (`ep/mask.h`) get neither weights nor flag, and are not waited for. If this wait masks the source of rows that have come, their
-// weights are old or still being written. Their sums are for that rank alone, and it gets no combine flag.
+// Masks (`ep/mask.h`). A masked rank gets no flag and is not waited for. Blocks that ran before it was masked may have stored weights for it.
+// A rank that is unmasked when thread 0 stores the flags was unmasked for all blocks, since entries are only set; so it has all weights. If
+// this wait masks the source of received rows, their weights are old or still being written. Only that rank uses their sums, and it gets no
+// combine flag.
 #include "anabranch/prelude.h"
 #include "ep/combine_flags.h"
 

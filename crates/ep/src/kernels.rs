@@ -123,7 +123,7 @@ kernel_unit! {
 }
 
 kernel_unit! {
-    /// Received rows to experts.
+    /// Received rows to experts; `EP_CONTIGUOUS` where all share the places.
     pub(crate) static EXPERT_EXPAND_UNIT: "ep_expert_expand", include_str!("../kernels/expert_expand.hip"), &[HEADERS];
     pub(crate) const EXPERT_EXPAND: Kernel<ExpertExpandArgs> = "anabranch_ep_expert_expand";
 }
@@ -258,9 +258,10 @@ pub fn expert_expand() -> KernelSpec {
     tiled(&EXPERT_EXPAND_UNIT)
 }
 
-/// The same to places that all experts share.
-pub fn expert_expand_contiguous() -> KernelSpec {
-    expert_expand().with("EP_CONTIGUOUS", 1)
+/// Expand or contract with places that all experts share.
+#[must_use]
+pub fn contiguous(spec: KernelSpec) -> KernelSpec {
+    spec.with("EP_CONTIGUOUS", 1)
 }
 
 /// Copying rows out: payload is bytes, so one object serves every type.
@@ -336,7 +337,7 @@ pub fn kernels() -> Vec<KernelSpec> {
     all.extend([
         expert_count(),
         expert_expand(),
-        expert_expand_contiguous(),
+        contiguous(expert_expand()),
         unpack(),
         save_routing(),
         dispatch_replay(),
@@ -344,6 +345,7 @@ pub fn kernels() -> Vec<KernelSpec> {
     ]);
     for output in COMBINED_TYPES {
         all.push(expert_contract(output));
+        all.push(contiguous(expert_contract(output)));
     }
     all
 }

@@ -1,13 +1,6 @@
 // The tables of a block of an expand (`ep/expand.h`) in local memory, and the places of its experts.
 #pragma once
 
-// Whether all experts share the places, one after the other.
-#ifdef EP_CONTIGUOUS
-static constexpr bool CONTIGUOUS = true;
-#else
-static constexpr bool CONTIGUOUS = false;
-#endif
-
 // Local memory from `byte` on, in this order: running sum of rows u32[ranks + 1], next place u32[experts], pairs of all rows u32[experts],
 // with CONTIGUOUS the slot of an expert's first place u32[experts + 1], the tile's pairs: expert u32[pairs], slot u32[pairs]. The host
 // computes the same size (`expand_local_bytes`).

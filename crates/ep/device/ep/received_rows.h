@@ -5,6 +5,13 @@
 
 #include "ep/routing.h"
 
+// Whether all experts share the places, one after the other.
+#ifdef EP_CONTIGUOUS
+static constexpr bool CONTIGUOUS = true;
+#else
+static constexpr bool CONTIGUOUS = false;
+#endif
+
 static constexpr u32 NO_EXPERT = ~0u;
 // Slot map entries without a row: the pair's expert is not on this rank, or its capacity is full.
 static constexpr u32 SLOT_NONE = ~0u;

@@ -141,9 +141,9 @@ device_struct! {
         pub output: DevicePointer<u8>,
         /// Bytes of a row in the combine type, a multiple of 16.
         pub row_bytes: u32,
-        /// Places of the layout. Other entries of the map have no row.
+        /// With EP_CONTIGUOUS the places of the layout: other entries of the map have no row.
         pub places: u32,
-        /// Whether every weight is 1.
+        /// With EP_CONTIGUOUS whether every weight is 1.
         pub is_unweighted: u32,
         /// Not used.
         pub reserved: u32,

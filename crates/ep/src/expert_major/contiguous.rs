@@ -109,9 +109,9 @@ impl ContiguousExperts {
     pub fn new(ep: &ExpertParallel) -> Result<Self> {
         let (world, element) = (ep.world(), ep.plan().config().combine_type);
         let device = world.device();
-        let expand = world.jit().load(device, &kernels::expert_expand_contiguous())?;
+        let expand = world.jit().load(device, &kernels::contiguous(kernels::expert_expand()))?;
         let expand = expand.get(kernels::EXPERT_EXPAND)?;
-        let contract = world.jit().load(device, &kernels::expert_contract(element))?;
+        let contract = world.jit().load(device, &kernels::contiguous(kernels::expert_contract(element)))?;
         let contract = contract.get(kernels::EXPERT_CONTRACT)?;
         let reader = ReceivedReader::new(ep, expand.raw().max_block_threads()?)?;
         let local_experts = reader.local_experts();

@@ -244,8 +244,7 @@ impl ExpertMajor {
             late: DevicePointer::new(dispatched.late_weights()),
             output: DevicePointer::new(output),
             row_bytes: self.plan.dispatch_plan().combine_row_bytes(),
-            // At most 2^32 - 2, by the plan.
-            places: self.plan.local_experts() * self.plan.capacity(),
+            places: 0,
             is_unweighted: 0,
             reserved: 0,
         };

@@ -342,7 +342,7 @@ impl Plan {
         SavedRouting::bytes(self)
     }
 
-    /// The launch of a kernel that waits for no peer and has one wave per item: a token or a row.
+    /// The launch of a kernel of which no block waits for a peer, or the last one to arrive alone, with one wave per item: a token or a row.
     pub(crate) fn local_geometry(&self, items: u64, limits: &DeviceLimits) -> Geometry {
         let waves = self.waves(limits, None);
         let blocks =

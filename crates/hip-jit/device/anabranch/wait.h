@@ -32,7 +32,7 @@ struct WaitContext {
     u32 rank;  // my rank in the group
 };
 
-// Whether the world was poisoned before: asked at kernel entry, so that the launches behind a fault end at once.
+// Whether the world was poisoned before: asked at kernel entry, so that launches after a fault end at once.
 ANABRANCH_DEVICE bool is_poisoned(const Grid& grid, const WaitControl* control) {
     return flag_load(grid, &control->abort) != ABORT_NONE;
 }
@@ -62,7 +62,7 @@ ANABRANCH_DEVICE void report_fault(const Grid& grid, const WaitContext& wait, u3
     flag_store(grid, &wait.control->abort, ABORT_TIMED_OUT);
 }
 
-// A wait for a bare flag, behind which nothing is read, may be RELAXED; nothing is acquired then.
+// A wait for a flag after which nothing is read may be RELAXED: it acquires nothing.
 enum WaitOrder : u32 { ACQUIRE, RELAXED };
 
 // Who has not come, and what was seen of it.
@@ -91,9 +91,8 @@ ANABRANCH_DEVICE WaitStatus wait_for(const Grid& grid, const WaitContext& wait, 
     }
 }
 
-// What `look` answers behind something that it did and other lanes of its wave wait for. Lanes of a wave may run in lock step, and one
-// that has left a loop then waits behind it for the others. Whatever a loop does last before it ends, a compiler puts behind the loop:
-// unless it believes that the loop may go on afterwards.
+// What `look` returns after it did something that other lanes of its wave wait for. Lanes of a wave may run in lock step. A compiler may move
+// the last statement of a loop after the loop, and a lane that left would then wait there for the others. An opaque condition prevents it.
 ANABRANCH_DEVICE bool stays_inside() {
 #if defined(ANABRANCH_TARGET_HOST)
     return true;
@@ -103,7 +102,7 @@ ANABRANCH_DEVICE bool stays_inside() {
 }
 
 // `wait_for` for one word: spins until `ready(word)`. `seen` gets the last value read. What the flag's writer released may be
-// read after `acquire_after_wait`, by this thread, and by its block behind a block barrier.
+// read after `acquire_after_wait`, by this thread, and by its block after a block barrier.
 template <WaitOrder ORDER = ACQUIRE, class Ready>
 ANABRANCH_DEVICE WaitStatus wait_until(const Grid& grid, const WaitContext& wait, u32 phase, u32 peer, u64 expected,
                                        const u64* word, Ready ready, u64& seen) {

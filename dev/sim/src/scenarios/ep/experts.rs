@@ -81,7 +81,7 @@ impl Experts {
             count: kernels.load(kernels::expert_count(), "anabranch_ep_expert_count")?,
             expand: kernels.load(kernels::expert_expand(), "anabranch_ep_expert_expand")?,
             expand_contiguous: kernels
-                .load(kernels::expert_expand_contiguous(), "anabranch_ep_expert_expand")?,
+                .load(kernels::contiguous(kernels::expert_expand()), "anabranch_ep_expert_expand")?,
             reference: kernels.load_right(reference_experts, "anabranch_ep_reference_expert_major")?,
             contract: kernels
                 .load(kernels::expert_contract(DataType::F32), "anabranch_ep_expert_contract")?,
@@ -176,7 +176,7 @@ impl Experts {
             late,
             output,
             row_bytes: plan.dispatch_plan().combine_row_bytes(),
-            places: plan.local_experts() * plan.capacity(),
+            places: 0,
             is_unweighted: 0,
             reserved: 0,
         }
