@@ -1,6 +1,6 @@
 // Reduction of large messages to a root, for one element type. The message is cut into one part for each member but the root. Every member
-// writes pieces of the parts to the staging of their owners (its own part stays in its input), which reduce them in group-rank order and send the results to the root. So
-// every member sends and receives about the message once.
+// writes pieces of the parts to the staging of their owners (its own part stays in its input), which reduce them in group-rank order and
+// send the results to the root. So every member sends and receives about the message once.
 //
 // The two hops are pipelined: in step k every member sends piece k of each part, and each owner reduces piece k - 1. A barrier follows, so that
 // what step k wrote is there in step k + 1. All members take the same steps.

@@ -385,7 +385,8 @@ fn a_rank_that_goes_the_other_way_is_a_fault_that_names_it() {
         let text = failure(result);
         assert!(text.contains("a peer that combines another way"), "{rank}: {text}");
         assert!(
-            text.contains("pushes its rows") || text.contains("has others pull its rows"),
+            text.contains("expects that it pushes its rows")
+                || text.contains("expects that it has its rows pulled"),
             "{rank}: {text}"
         );
         assert!(rank == 2 || text.contains("rank 2"), "{rank}: {text}");

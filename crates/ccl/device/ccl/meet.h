@@ -4,8 +4,8 @@
 // - A member that has left barrier m knows that every member has entered it, and sees what each did before.
 // - A flag has one writer, and may advance by one before it is read: the writer cannot leave m + 1 before this rank has entered m + 1,
 //   which it does after it has left m. So only m or m + 1 can be seen after m - 1, and two bits are enough.
-// - A barrier may send a value (`meet_with_values`). That of barrier m is in word 1 + m % 2 after the flag, and is read before the reader enters m + 1. Its writer overwrites it before m + 2, after it has
-//   left m + 1, so after all readers have entered m + 1.
+// - A barrier may send a value (`meet_with_values`). That of barrier m is in word 1 + m % 2 after the flag, and is read before the reader
+//   enters m + 1. Its writer overwrites it before m + 2, after it has left m + 1, so after all readers have entered m + 1.
 //
 // A kernel may end after any barrier: the first barrier of the next launch is the successor.
 //

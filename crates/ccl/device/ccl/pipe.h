@@ -14,10 +14,9 @@
 // Why a slot may be read. The target reads chunk c when `arrived` has reached c + 1: the source counts after a release of the slot and its
 // header.
 // Why no wait is circular. A block polls all its pipes, of all peers and both directions, and moves a chunk of any pipe that can move. So a
-// pipe to a peer waits only for that peer. A pipe to this rank waits for another block of this launch, which is resident; in a group of one,
-// one block polls both sides. Launches of a communicator run one after the other on each rank, and one block of a launch owns a pipe, so
-// `PipeState` has one user. A send ends when its chunks are in slots,
-// received or not.
+// pipe to a peer waits only for that peer. A pipe to this rank waits for a block of this launch, which is resident, or this block polls both
+// sides. Launches of a communicator run one after the other on each rank, and one block of a launch owns a pipe, so `PipeState` has one
+// user. A send ends when its chunks are in slots, received or not.
 // Different lengths. Each slot has a header with the length of its message. The two sides agree on the start of each message in pipe 0
 // until a length differs. The header of the first chunk there shows it, and the target reports both lengths and copies no chunk of pipe 0.
 #pragma once

@@ -154,7 +154,10 @@ impl ContiguousExperts {
             return Err(Error::config("alignment", alignment, format!("allowed are 1 to {MOST_ALIGNMENT}")));
         }
         if self.most_places(alignment) > u64::from(MOST_PLACES) {
-            let allowed = format!("all pairs and the padding have at most {MOST_PLACES} places");
+            let allowed = format!(
+                "the pairs of max_tokens and top_k and the padding need {} places; at most {MOST_PLACES} are allowed",
+                self.most_places(alignment)
+            );
             return Err(Error::config("alignment", alignment, allowed));
         }
         check_scale_layout(plan, scale_layout)?;

@@ -93,6 +93,7 @@ ANABRANCH_DEVICE WaitStatus wait_for(const Grid& grid, const WaitContext& wait, 
 
 // What `look` returns after it did something that other lanes of its wave wait for. Lanes of a wave may run in lock step. A compiler may move
 // the last statement of a loop after the loop, and a lane that left would then wait there for the others. An opaque condition prevents it.
+// On NVIDIA the lanes go on by themselves.
 ANABRANCH_DEVICE bool stays_inside() {
 #if defined(ANABRANCH_TARGET_HOST)
     return true;

@@ -49,9 +49,9 @@ pub struct OperationName {
 /// Describes what a kernel reported other than an expired wait (`report_fault` in `anabranch/wait.h`). Given to
 /// [`World::explain_faults`](crate::World::explain_faults).
 pub trait ExplainFault: fmt::Debug + Send + Sync {
-    /// What is wrong, as a clause without a full stop; `wait` has the record with the ranks of the world and the call. `None` for an expired wait, and for what another explainer knows. Called
-    /// on the host once the kernel has written the record, perhaps while it drains; may read device memory, must not call the
-    /// world.
+    /// What is wrong, as a clause without a full stop; `None` for an expired wait, and for what another explainer knows. `wait` has the
+    /// record with the ranks of the world and the call. Called on the host once the kernel has written the record, perhaps while it
+    /// drains; may read device memory, must not call the world.
     fn explain(&self, record: &FaultRecord, wait: &ExpiredWait) -> Option<String>;
 }
 

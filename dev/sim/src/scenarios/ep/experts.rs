@@ -133,7 +133,7 @@ impl Experts {
 impl Experts {
     /// Bytes of local memory of an expand.
     fn tables(plan: &ExpertMajorPlan) -> u32 {
-        (plan.dispatch_plan().ranks() + 1) * 4 + plan.local_experts() * 12 + 4 + TILE_ROWS * TOP_K * 8
+        (plan.dispatch_plan().ranks() + 1) * 4 + plan.local_experts() * 8 + TILE_ROWS * TOP_K * 8
     }
 
     fn expand_args(&self, received: ReceivedView) -> ExpertExpandArgs {
@@ -227,6 +227,7 @@ impl Experts {
         let (expanding, grid) = (self.expand_args(received), Grid { local_bytes: tables, ..grid });
         bench.launch(rank, &self.expand, grid, &expanding)?;
         let lined_up = self.memory[rank as usize].contiguous_args(&expanding);
+        let grid = Grid { local_bytes: tables + (plan.local_experts() + 1) * 4, ..grid };
         bench.launch(rank, &self.expand_contiguous, grid, &lined_up)
     }
 

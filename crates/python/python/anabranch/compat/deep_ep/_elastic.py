@@ -88,7 +88,7 @@ def expand(route: normal.Handle, layout: Layout, places: int, form: Form) -> Rec
         shape = (words, normal.aligned(places, _SCALES)) if form.by_columns else (places, words)
         stored = torch.empty(shape, dtype=scale_type, device=plan.device)
         scales = stored.t()[:places] if form.by_columns else stored
-    plan.by_expert.expand(
+    plan.by_expert().expand(
         route.operation,
         # 8-bit floats travel as bytes.
         normal.as_sent(rows),
@@ -107,7 +107,7 @@ def combine(route: normal.Handle, layout: Layout, x: Tensor, weights: Tensor | N
     """Sums what is at the places of each row that came, in float32 and in the order of its experts, rounds, and combines the sums; weights
     ``[places]`` of ``count`` rows are brought back."""
     plan = route.plan
-    plan.by_expert.contract(plan.operation(route), x.detach().contiguous(), layout.slots, weighted=False)
+    plan.by_expert().contract(plan.operation(route), x.detach().contiguous(), layout.slots, weighted=False)
     if weights is not None:
         slots = layout.slots[:count].long()
         padded = torch.nn.functional.pad(weights.detach(), (0, 1))

@@ -111,14 +111,20 @@ class Plan:
         own = self.native.experts_on()
         self.experts = len(own)
         self._max_tokens, self._unpacker = settings.max_tokens, self.native.unpacker()
-        # What copies rows to their experts, and sums them.
-        self.by_expert = self.native.contiguous()
+        self._by_expert: anabranch.ContiguousExperts | None = None
         # Handles whose dispatch has a slot, oldest first.
         self._pending: list[Handle] = []
 
     def settle(self) -> None:
         """Tensors of the CPU have no stream: what was launched is over."""
         self._joined.settle()
+
+    def by_expert(self) -> anabranch.ContiguousExperts:
+        """What copies rows to their experts, and sums them. The first call loads it: before a dispatch, since that may wait for running
+        kernels."""
+        if self._by_expert is None:
+            self._by_expert = self.native.contiguous()
+        return self._by_expert
 
     def _free_slot(self) -> None:
         """The oldest dispatch that was not combined gives its slot back, on all ranks alike; a combine then sends empty rows along its handle

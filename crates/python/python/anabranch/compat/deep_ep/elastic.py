@@ -119,7 +119,7 @@ class ElasticBuffer(User):
 
     Calls with tensors are collective, and run on the current stream, as those of :class:`Buffer`. Rows come by rank and token of their
     origin, with ``do_expand`` by expert first: the same order in every run. The plan of each type of rows is made, and takes its memory, at
-    its first dispatch: make one before a graph is captured.
+    its first dispatch, and what ``do_expand`` needs at the first such dispatch: make them before a graph is captured.
     """
 
     def __init__(
@@ -329,7 +329,10 @@ class ElasticBuffer(User):
         key = shape, planned
         if key not in self._plans:
             self._plans[key] = normal.Plan(self._joined, shape, self._settings._replace(max_tokens=planned), 0)
-        return self._plans[key].dispatch(rows, scales, ids, weights)
+        plan = self._plans[key]
+        if request.do_expand:
+            plan.by_expert()
+        return plan.dispatch(rows, scales, ids, weights)
 
     def combine(
         self,
