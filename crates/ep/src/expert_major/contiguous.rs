@@ -45,7 +45,7 @@ pub struct ContiguousRows {
     /// Places of the layout, at most 2^32 - 5. Enough are [`ContiguousExperts::most_places`]; pairs without a place are dropped. Without
     /// places the pairs are only counted.
     pub places: u32,
-    /// `[places][hidden]` of the dispatch type, 16-byte aligned. Places behind those of the experts are not written.
+    /// `[places][hidden]` of the dispatch type, 16-byte aligned. Places after those of the experts are not written.
     pub rows: DeviceSlice,
     /// The scales of the rows, 4-byte aligned, by [`ContiguousLayout::scale_layout`]: `[places][scale_bytes]`, or columns of 4-byte
     /// words, each of `places` rounded up to a multiple of 4. Needed in plans with scales, and in no others.

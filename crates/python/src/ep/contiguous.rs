@@ -91,7 +91,7 @@ impl ContiguousExperts {
     /// * `weights`, optional, `[places]` float32: the dispatched weights, 0 in places without a row.
     ///
     /// With `zero_padding` the rows and scales of the places between experts are zeros; otherwise they are left as they are, and so are
-    /// always those behind all experts. No other rank takes part. On the stream of the
+    /// always those after all experts. No other rank takes part. On the stream of the
     /// tensors unless another is given; it has to come after the dispatch.
     #[pyo3(signature = (
         dispatched, rows, layout, *, alignment = 1, scale_layout = "rows", zero_padding = false, scales = None, weights = None,

@@ -132,7 +132,7 @@ def expanded_rows_come_by_expert(rank, size):
         else:
             each = EXPERTS // size
             assert len(x) == up(size * MOST * min(TOP_K, each) + (alignment - 1) * each, alignment)
-            # Places behind those of the experts.
+            # Places after those of the experts.
             assert not recv_weights[len(expected) :].any()
         assert len(x) == handle.num_expanded_tokens
         own = list(local_experts(rank, size))

@@ -42,7 +42,7 @@ class Layout(NamedTuple):
     counts: Tensor
     """``[local experts]`` int32: rows of each."""
     starts: Tensor
-    """``[local experts + 1]`` int32: the first place of each, and the one behind all of them."""
+    """``[local experts + 1]`` int32: the first place of each, and the one after all of them."""
 
 
 def unpack(route: normal.Handle, form: Form) -> Received:
@@ -110,13 +110,13 @@ def combine(route: normal.Handle, layout: Layout, x: Tensor, weights: Tensor | N
     plan.by_expert().contract(plan.operation(route), x.detach().contiguous(), layout.slots, weighted=False)
     if weights is not None:
         slots = layout.slots[:count].long()
-        padded = torch.nn.functional.pad(weights.detach(), (0, 1))
-        weights = padded[torch.where(slots < 0, len(weights), slots)]
+        flat = torch.nn.functional.pad(weights.detach(), (0, 1))
+        weights = flat[torch.where(slots < 0, len(weights), slots)]
     return plan.combine_window(route, weights)
 
 
-def behind(rows: Tensor, count: int, value: int) -> Tensor:
-    """``[count, ..]``: rows, and behind them a value."""
+def padded(rows: Tensor, count: int, value: int) -> Tensor:
+    """``[count, ..]``: rows, and after them a value."""
     return torch.nn.functional.pad(rows, (0, 0, 0, count - len(rows)), value=value)
 
 

@@ -177,7 +177,7 @@ class Plan:
         return handle.received
 
     def receive(self, handle: Handle) -> tuple[Tensor, Tensor]:
-        """The local ids and weights of the rows that came; ids behind them are -1."""
+        """The local ids and weights of the rows that came; ids after them are -1."""
         local = torch.empty(handle.received, self.shape.top_k, dtype=torch.int64, device=self.device)
         weights = torch.empty(handle.received, self.shape.top_k, dtype=torch.float32, device=self.device)
         self._unpacker.unpack(handle.operation, ids=local, weights=weights)

@@ -105,12 +105,12 @@ class EPHandle:
             is_own = self._is_own
             slots = is_own.new_full(is_own.shape, -1, dtype=torch.int64)
         else:
-            slots = layouts.behind(self._layout.slots[:count].long(), count, -1).clamp(min=-1)
+            slots = layouts.padded(self._layout.slots[:count].long(), count, -1).clamp(min=-1)
             is_own = slots >= 0
         rows = torch.arange(count, device=slots.device)
         ranks = torch.bucketize(rows, self.psum_num_recv_tokens_per_scaleup_rank, right=True)[:, None]
         first = is_own.int().argmax(1, keepdim=True)
-        tokens = ranks * self.num_max_tokens_per_rank + layouts.behind(self._tokens, count, 0)
+        tokens = ranks * self.num_max_tokens_per_rank + layouts.padded(self._tokens, count, 0)
         return torch.cat([tokens, ranks * slots.shape[1] + first, slots], 1).int()
 
 
@@ -266,7 +266,7 @@ class ElasticBuffer(User):
             do_cpu_sync: whether the host waits for the numbers of rows. The default is to wait, but not with a handle.
             do_expand: a row for each pair of a token and an expert of this rank, the rows of an expert next to each other.
             do_zero_padding: with ``do_expand``, the places between the rows of experts are zeros; otherwise they are undefined, and so are
-                always those behind the last expert's.
+                always those after the last expert's.
             use_tma_aligned_col_major_sf: scales are column-major, each column from a multiple of 16 bytes on.
 
         Returns:
