@@ -44,6 +44,11 @@ impl DeviceSlice {
         self.address
     }
 
+    /// The start address of a tensor that a call may be without; null then.
+    pub(crate) fn address_of(slice: Option<Self>) -> DeviceAddress {
+        slice.map_or(DeviceAddress::NULL, |slice| slice.address())
+    }
+
     /// The length in bytes.
     pub const fn len(&self) -> usize {
         self.bytes
@@ -166,6 +171,6 @@ impl From<DeviceSlice> for CombineOutput {
 impl CombineOutput {
     /// Where the kernel writes weights, or null.
     pub(crate) fn weights_address(&self) -> DeviceAddress {
-        self.weights.map_or(DeviceAddress::NULL, |weights| weights.address())
+        DeviceSlice::address_of(self.weights)
     }
 }

@@ -1,9 +1,9 @@
 //! Rows of all experts one after the other, in memory of the caller, and the sums back.
 
-use anabranch_hip::{DeviceAddress, Stream};
+use anabranch_hip::Stream;
 use anabranch_hip_jit::{DevicePointer, LoadedKernel};
 
-use super::plan::{TILE_ROWS, check_local, check_scale_layout, expand_local_bytes};
+use super::plan::{TILE_ROWS, check_local, check_scale_layout, expand_local_bytes, slot_map_bytes};
 use super::reader::ReceivedReader;
 use crate::args::{ExpertContractArgs, ExpertExpandArgs};
 use crate::error::{Error, Result};
@@ -186,17 +186,16 @@ impl ContiguousExperts {
                 slice.check(what, bytes, 4, || words(bytes as u64 / 4))?;
             }
         }
-        let address = |slice: Option<DeviceSlice>| slice.map_or(DeviceAddress::NULL, |slice| slice.address());
         let args = ExpertExpandArgs {
             received: self.reader.view(dispatched.slot.get()),
             rows: DevicePointer::new(output.rows.address()),
-            scales: DevicePointer::new(address(output.scales)),
+            scales: DevicePointer::new(DeviceSlice::address_of(output.scales)),
             counts: DevicePointer::new(output.counts.address()),
             pairs: DevicePointer::NULL,
             source_offsets: DevicePointer::NULL,
             sources: DevicePointer::NULL,
             starts: DevicePointer::new(output.starts.address()),
-            weights: DevicePointer::new(address(output.weights)),
+            weights: DevicePointer::new(DeviceSlice::address_of(output.weights)),
             slot_map: DevicePointer::new(output.slot_map.address()),
             row_bytes: plan.row_bytes(),
             scale_bytes: config.scale_bytes,
@@ -275,8 +274,7 @@ impl ContiguousExperts {
 
     /// Bytes of a slot map.
     pub fn slot_map_bytes(&self) -> u64 {
-        let plan = self.reader.plan();
-        plan.rows() * u64::from(plan.config().top_k) * 4
+        slot_map_bytes(self.reader.plan())
     }
 
     /// Experts of this rank, possibly none.

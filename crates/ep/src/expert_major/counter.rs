@@ -77,7 +77,8 @@ impl LocalExpertCounter {
             let block_threads = self.reader.geometry().block_threads;
             let grid_blocks = experts.div_ceil(block_threads);
             let shape = LaunchShape { grid_blocks, block_threads, local_bytes: 0 };
-            // SAFETY: the counts belong to `self`, whose drop waits for its last launch, the offsets to the slot that the handle holds; `output` was checked against its shape.
+            // SAFETY: the counts belong to `self`, whose drop waits for its last launch, the offsets to the slot that the handle holds;
+            // `output` was checked against its shape.
             unsafe { self.sum.launch(shape, stream, &args)? };
             Ok(())
         })

@@ -41,7 +41,7 @@ use crate::kernels;
 use crate::run::{Dispatched, ExpertKernel, ExpertParallel};
 use crate::slot::{SlotAddresses, Taken};
 use crate::tensor::{DeviceSlice, ExpertOutput, LayoutOutput};
-use plan::check_local;
+use plan::{check_local, slot_map_bytes};
 
 /// Slot map entry of a pair whose expert is not on this rank.
 pub const SLOT_NONE: u32 = u32::MAX;
@@ -206,7 +206,7 @@ impl ExpertMajor {
         output.check(what, needed as usize, 16, || {
             format!("[{} rows][{} hidden] {}", plan.rows(), config.hidden, config.combine_type)
         })?;
-        let map_bytes = plan.rows() * u64::from(config.top_k) * 4;
+        let map_bytes = slot_map_bytes(plan);
         let read = [
             Some(("the experts' output", experts.rows.address(), self.plan.output_bytes())),
             Some(("the slot map", self.slot_map(), map_bytes)),
@@ -238,9 +238,7 @@ impl ExpertMajor {
             received: self.counter.reader().view(dispatched.slot.get()),
             slot_map: DevicePointer::new(self.slot_map()),
             experts: DevicePointer::new(experts.rows.address()),
-            weights: experts
-                .weights
-                .map_or(DevicePointer::NULL, |weights| DevicePointer::new(weights.address())),
+            weights: DevicePointer::new(DeviceSlice::address_of(experts.weights)),
             late: DevicePointer::new(dispatched.late_weights()),
             output: DevicePointer::new(output),
             row_bytes: self.plan.dispatch_plan().combine_row_bytes(),

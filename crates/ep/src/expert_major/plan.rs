@@ -269,6 +269,11 @@ pub(super) fn expand_local_bytes(plan: &Plan, local_experts: u32, is_contiguous:
         + u64::from(TILE_ROWS) * u64::from(plan.config().top_k) * 8
 }
 
+/// Bytes of a slot map, `[`[`Plan::rows`]`][top_k]` u32.
+pub(super) fn slot_map_bytes(plan: &Plan) -> u64 {
+    plan.rows() * u64::from(plan.config().top_k) * 4
+}
+
 pub(super) fn run_count_bytes(local_experts: u32, geometry: ExpertMajorGeometry) -> u64 {
     u64::from(geometry.blocks) * u64::from(local_experts) * 4
 }
@@ -300,7 +305,7 @@ fn layout(plan: &Plan, local_experts: u32, capacity: u64, scales: ScaleLayout) -
         pairs: place(experts * 4),
         source_offsets: place(experts * (u128::from(plan.ranks()) + 1) * 4),
         sources: place(slots * size_of::<ExpertRowSource>() as u128),
-        slot_map: place(u128::from(plan.rows()) * u128::from(plan.config().top_k) * 4),
+        slot_map: place(slot_map_bytes(plan).into()),
         scales: place(slots * u128::from(scales.row_bytes(plan.config().scale_bytes))),
         rows: place(slots * u128::from(plan.row_bytes())),
         bytes: 0,

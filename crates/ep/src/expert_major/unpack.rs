@@ -1,6 +1,6 @@
 //! Received rows in buffers of the caller, one after the other.
 
-use anabranch_hip::{DeviceAddress, Stream};
+use anabranch_hip::Stream;
 use anabranch_hip_jit::{DevicePointer, LoadedKernel};
 
 use super::reader::ReceivedReader;
@@ -70,13 +70,12 @@ impl RowUnpacker {
                 slice.check(what, count * bytes, alignment, || format!("[{count} rows]{shape}"))?;
             }
         }
-        let address = |slice: Option<DeviceSlice>| slice.map_or(DeviceAddress::NULL, |slice| slice.address());
         let args = UnpackArgs {
             received: self.reader.view(dispatched.slot.get()),
-            rows: DevicePointer::new(address(output.rows)),
-            scales: DevicePointer::new(address(output.scales)),
-            ids: DevicePointer::new(address(output.ids)),
-            weights: DevicePointer::new(address(output.weights)),
+            rows: DevicePointer::new(DeviceSlice::address_of(output.rows)),
+            scales: DevicePointer::new(DeviceSlice::address_of(output.scales)),
+            ids: DevicePointer::new(DeviceSlice::address_of(output.ids)),
+            weights: DevicePointer::new(DeviceSlice::address_of(output.weights)),
             count: output.count,
             row_bytes: plan.row_bytes(),
             scale_words: config.scale_bytes / 4,

@@ -65,7 +65,7 @@ impl RankArguments<'_> {
             rows: plan.rows() as u32,
             matrix_stride: plan.layout().count_stride as u32,
             operation: COUNT.0,
-            device_count: pointer(tokens.device_count.map_or(DeviceAddress::NULL, |count| count.address())),
+            device_count: pointer(DeviceSlice::address_of(tokens.device_count)),
         }
     }
 
@@ -79,9 +79,8 @@ impl RankArguments<'_> {
         mask: MaskView,
     ) -> DispatchArgs {
         let (layout, config, start) = (self.plan.layout(), self.plan.config(), slot.heap_offset());
-        let address = |part: fn(&Tokens) -> Option<DeviceSlice>| {
-            tokens.and_then(part).map_or(DeviceAddress::NULL, |slice| slice.address())
-        };
+        let address =
+            |part: fn(&Tokens) -> Option<DeviceSlice>| DeviceSlice::address_of(tokens.and_then(part));
         let is_counted = self.plan.mode() == Mode::Compact && config.device_token_count;
         DispatchArgs {
             team: self.team,
