@@ -38,7 +38,7 @@ impl ContiguousExperts {
     }
 
     fn ep(&self) -> ExpertParallel {
-        ExpertParallel { inner: Unlocked::new(Arc::clone(&self.inner)) }
+        ExpertParallel::of(&self.inner)
     }
 
     /// The places of `[places, hidden]` of a type, or of as many bytes.

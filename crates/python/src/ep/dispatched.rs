@@ -208,7 +208,7 @@ impl Dispatched {
     /// come after the experts' work.
     #[pyo3(signature = (*, stream = None))]
     fn release(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let ep = ExpertParallel { inner: Unlocked::new(Arc::clone(&self.inner)) };
+        let ep = ExpertParallel::of(&self.inner);
         let stream = ep.stream_or(py, stream, &self.stream)?;
         let handle = taken(&self.handle, "dispatch")?;
         ep.launch(py, &stream, Vec::new(), |ep, stream| ep.release(stream, handle))

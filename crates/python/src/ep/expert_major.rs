@@ -56,7 +56,7 @@ impl ExpertMajor {
     }
 
     fn ep(&self) -> ExpertParallel {
-        ExpertParallel { inner: Unlocked::new(Arc::clone(&self.buffers.inner)) }
+        ExpertParallel::of(&self.buffers.inner)
     }
 
     fn config(&self) -> &ep::EpConfig {

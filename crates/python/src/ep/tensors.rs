@@ -59,7 +59,12 @@ impl Sent {
 
 impl ExpertParallel {
     pub(crate) fn new(state: Arc<State>, ep: ep::ExpertParallel) -> Self {
-        Self { inner: Unlocked::new(Arc::new(Inner { state, ep })) }
+        Self::of(&Arc::new(Inner { state, ep }))
+    }
+
+    /// The same plan again, for an object that belongs to it.
+    pub(super) fn of(inner: &Arc<Inner>) -> Self {
+        Self { inner: Unlocked::new(Arc::clone(inner)) }
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {

@@ -48,7 +48,7 @@ impl RowUnpacker {
         weights: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let ep = ExpertParallel { inner: Unlocked::new(Arc::clone(&self.inner)) };
+        let ep = ExpertParallel::of(&self.inner);
         ep.own(&dispatched.inner, "dispatch")?;
         let (config, home) = (ep.config(), self.inner.state.home);
         let output = |name, given| Array::optional(name, given, home)?.map(Array::written).transpose();
