@@ -67,7 +67,8 @@ pub mod hip {
     pub use anabranch_hip::types::HipStream;
     pub use anabranch_hip::{
         Device, DeviceAddress, DeviceBuffer, DeviceGuard, DeviceOrdinal, Error, Event, Graph, GraphExec,
-        HipError, HostBuffer, LaunchShape, LoadError, Result, Runtime, RuntimeKind, Stream, with_causes,
+        HipError, HostBuffer, LaunchShape, LoadError, RelaxedCapture, Result, Runtime, RuntimeKind, Stream,
+        with_causes,
     };
 }
 

@@ -143,6 +143,7 @@ driver_functions! {
         fn cuStreamBeginCapture_v2(stream: CuStream, mode: c_int);
         fn cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph);
         fn cuStreamIsCapturing(stream: CuStream, status: *mut c_int);
+        fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int);
         fn cuGraphInstantiateWithFlags(exec: *mut CuGraphExec, graph: CuGraph, flags: c_ulonglong);
         fn cuGraphLaunch(exec: CuGraphExec, stream: CuStream);
         fn cuGraphExecDestroy(exec: CuGraphExec);

@@ -77,6 +77,7 @@ pub(crate) fn table(cuda: &DriverFunctions) -> HipApi {
             .cuStreamGetCaptureInfo
             .is_some()
             .then_some(graph::hipStreamGetCaptureInfo),
+        hipThreadExchangeStreamCaptureMode: Some(graph::hipThreadExchangeStreamCaptureMode),
         hipEventRecordWithFlags: cuda
             .cuEventRecordWithFlags
             .is_some()

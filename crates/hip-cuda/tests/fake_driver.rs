@@ -10,7 +10,9 @@ use std::process::Command;
 use anabranch_hip::types::{
     HipMemAllocationProperties, HipMemLocation, HipPointerAttributes, flags, memory_type,
 };
-use anabranch_hip::{DeviceOrdinal, HipError, IpcHandle, LaunchShape, Runtime, RuntimeKind, Stream};
+use anabranch_hip::{
+    DeviceOrdinal, HipError, IpcHandle, LaunchShape, RelaxedCapture, Runtime, RuntimeKind, Stream,
+};
 use anabranch_hip_cuda::DRIVER_SYMBOLS;
 use libloading::os::unix::Library;
 
@@ -82,6 +84,7 @@ fn calls_reach_the_driver_with_the_right_arguments() {
     memory(&runtime, &notes);
     modules(&runtime, &notes);
     streams(&runtime, &notes);
+    relaxed_captures(&runtime, &notes);
     waits_in_captures(&runtime, &notes);
     captures(&runtime, &notes);
     table(&runtime, &notes);
@@ -263,6 +266,22 @@ fn streams(runtime: &Runtime, notes: &Notes) {
     assert_eq!(notes.take(), "capture 2\n");
     stream.end_capture().unwrap();
     assert_eq!(notes.take(), "destroy graph 99\n");
+}
+
+/// The mode of the thread is relaxed where one of its streams is captured, and set back.
+fn relaxed_captures(runtime: &Runtime, notes: &Notes) {
+    let stream = runtime.device(DeviceOrdinal(1)).unwrap().create_stream().unwrap();
+    let relax = || RelaxedCapture::for_streams(runtime, std::slice::from_ref(&stream)).unwrap();
+    notes.take();
+    assert!(relax().is_none());
+    assert_eq!(notes.take(), "");
+    stream.begin_capture().unwrap();
+    notes.take();
+    let relaxed = relax();
+    assert_eq!((relaxed.is_some(), notes.take()), (true, "mode 2\n".to_owned()));
+    drop(relaxed);
+    assert_eq!(notes.take(), "mode 0\n");
+    stream.end_capture().unwrap();
 }
 
 /// What HIP refuses beside a capture is refused here, although the driver would do it.

@@ -178,6 +178,8 @@ static __thread handle capturing, joined;
 static u64 captures;
 int cuStreamBeginCapture_v2(handle stream, int mode) { note("capture %d\n", mode); capturing = stream; captures++; return 0; }
 int cuStreamIsCapturing(handle stream, int *status) { *status = capturing && (capturing == stream || joined == stream); return 0; }
+static int capture_mode;
+int cuThreadExchangeStreamCaptureMode(int *mode) { int before = capture_mode; note("mode %d\n", *mode); capture_mode = *mode; *mode = before; return 0; }
 int cuStreamGetCaptureInfo(handle stream, int *status, u64 *number) { *number = captures; return cuStreamIsCapturing(stream, status); }
 int cuEventRecordWithFlags(handle event, handle stream, unsigned flags) { note("record %llx %llx %u\n", (u64)event, (u64)stream, flags); return 0; }
 int cuEventCreate(handle *event, unsigned flags) { *event = (handle)0x88; return 0; }

@@ -15,7 +15,7 @@ const REFUSED_IN_CAPTURE: std::ops::RangeInclusive<u32> =
     HipError::STREAM_CAPTURE_UNSUPPORTED.0..=HipError::STREAM_CAPTURE_WRONG_THREAD.0;
 
 /// `hipStreamLegacy`: the null stream by another handle.
-const NULL_STREAM_BY_NAME: usize = 1;
+pub(crate) const NULL_STREAM_BY_NAME: usize = 1;
 /// `hipStreamPerThread`: one handle for a stream of each thread.
 const PER_THREAD_STREAM: usize = 2;
 

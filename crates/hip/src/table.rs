@@ -170,6 +170,7 @@ hip_table! {
             stream: HipStream, pointer: *mut c_void, value: u64, flags: c_uint, mask: u64,
         ) -> HipError;
         fn hipStreamGetCaptureInfo(stream: HipStream, status: *mut c_int, id: *mut c_ulonglong) -> HipError;
+        fn hipThreadExchangeStreamCaptureMode(mode: *mut c_int) -> HipError;
         /// Since ROCm 6.4.2.
         fn hipEventRecordWithFlags(event: HipEvent, stream: HipStream, flags: c_uint) -> HipError;
         fn hipMemGetHandleForAddressRange(

@@ -7,7 +7,6 @@ use std::sync::mpsc::channel;
 use crate::abi::{IN_PROGRESS, SYSTEM};
 use crate::comm::{Comm, NOT_INITIALISED};
 use crate::error::{Failure, of_panic};
-use crate::gpu::RelaxedCapture;
 use crate::operation::{self, Operation};
 use crate::process::Process;
 use crate::steps::Step;
@@ -38,7 +37,7 @@ impl Job {
 
     /// Runs the job, also beside captures of this thread and of others.
     fn run(self) -> Result<(), Failure> {
-        match Process::get().and_then(|process| RelaxedCapture::new(process.kind())) {
+        match Process::get().and_then(|process| process.relax_captures()) {
             Ok(_relaxed) => (self.work)(self.step),
             Err(failure) => self.refuse(failure),
         }

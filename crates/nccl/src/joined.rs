@@ -4,20 +4,18 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use anabranch::ccl::{CclConfig, Communicator};
-use anabranch::hip::Stream;
+use anabranch::hip::{RelaxedCapture, Stream};
 use anabranch::shmem::LaunchOrder;
 use anabranch::{JoinedRank, RuntimeKind, World};
 
 use crate::blocks::Blocks;
 use crate::comm::lock;
 use crate::error::Failure;
-use crate::gpu::RelaxedCapture;
 use crate::process::Process;
 use crate::scratch::Scratch;
 
 /// A world that was joined for a communicator.
 pub(crate) struct Joined {
-    kind: RuntimeKind,
     pub(crate) world: World,
     pub(crate) communicator: Mutex<Communicator>,
     /// Of this rank alone, once it is needed: it scales inputs.
@@ -36,9 +34,9 @@ pub(crate) struct Joined {
 impl Drop for Joined {
     fn drop(&mut self) {
         // It frees device memory, on whatever thread uses it last, and another thread may capture.
-        match RelaxedCapture::new(self.kind) {
+        match RelaxedCapture::new(self.world.device().runtime()) {
             Ok(relaxed) => self.relaxed = relaxed,
-            Err(failure) => tracing::warn!("a capture of another thread may fail: {}", failure.text),
+            Err(failure) => tracing::warn!("a capture of another thread may fail: {failure}"),
         }
     }
 }
@@ -75,9 +73,8 @@ impl Joined {
         let communicator = Mutex::new(communicator);
         let (order, scratch) = (LaunchOrder::new(&world)?, Scratch::default());
         let side = world.device().create_stream()?;
-        let kind = process.kind();
         let alone = Mutex::default();
-        Ok(Self { kind, world, communicator, alone, order, scratch, side, _blocks: blocks, relaxed: None })
+        Ok(Self { world, communicator, alone, order, scratch, side, _blocks: blocks, relaxed: None })
     }
 
     /// The communicator of this rank alone. The first call makes it.
@@ -92,7 +89,7 @@ impl Joined {
         let own = self.world.group().subset_of_ranks(&[self.world.rank()]);
         let own = own.map_err(anabranch::shmem::Error::from)?;
         // Another thread may capture.
-        let _relaxed = RelaxedCapture::new(self.kind)?;
+        let _relaxed = RelaxedCapture::new(self.world.device().runtime())?;
         // What the user chose is for the collectives of all ranks. Its kernels wait for no rank, so that they
         // may have a block for each multiprocessor.
         let config = CclConfig { max_blocks: self.world.multiprocessors(), ..CclConfig::default() };

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use crate::comm::{Comm, Id, lock};
 use crate::error::of_panic;
-use crate::gpu::RelaxedCapture;
 use crate::in_use::{Calls, are_over, kept_on_panic};
 use crate::joined::Joined;
 use crate::process::Process;
@@ -116,7 +115,7 @@ impl Leave {
     fn run(&mut self) -> bool {
         let (rank, size) = (self.comm.rank, self.comm.size);
         // Another thread may capture while this one asks for events, and frees.
-        let relaxed = Process::get().and_then(|process| RelaxedCapture::new(process.kind()));
+        let relaxed = Process::get().and_then(|process| process.relax_captures());
         if let Err(failure) = &relaxed {
             tracing::warn!(rank, size, "a capture of another thread may fail: {}", failure.text);
         }
@@ -155,7 +154,7 @@ pub(crate) fn retry() {
     if !lock(&KEPT).iter().any(is_own) {
         return;
     }
-    let relaxed = Process::get().and_then(|process| RelaxedCapture::new(process.kind()));
+    let relaxed = Process::get().and_then(|process| process.relax_captures());
     if relaxed.is_err() {
         // Asking could fail a capture of another thread.
         return;

@@ -17,7 +17,6 @@ mod comm;
 mod error;
 mod export;
 mod fallback;
-mod gpu;
 mod group;
 mod host;
 mod in_use;

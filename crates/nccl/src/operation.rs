@@ -5,12 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use anabranch::GroupRank;
 use anabranch::ccl::{Call, Communicator, DataType, PointToPoint, Prepared, ReduceOp, Tensor};
-use anabranch::hip::{DeviceAddress, Stream};
+use anabranch::hip::{DeviceAddress, RelaxedCapture, Stream};
 use anabranch::shmem::LaunchEvent;
 
 use crate::comm::{Comm, lock};
 use crate::error::Failure;
-use crate::gpu::RelaxedCapture;
 use crate::joined::Joined;
 use crate::process::Process;
 use crate::scratch::{Copy, LEAST_BESIDE, aligned, overlap};
@@ -356,7 +355,7 @@ pub(crate) fn launch(operations: &[Operation]) -> Result<(), Failure> {
         let joined = operation.comm.joined()?;
         streams.push(borrow(&joined, operation.stream));
     }
-    let relaxed = RelaxedCapture::for_streams(process.kind(), &streams)?;
+    let relaxed = RelaxedCapture::for_streams(process.platform.runtime(), &streams)?;
     for comm in &comms {
         let joined = comm.joined()?;
         let (messages, collectives): (Vec<_>, Vec<_>) = operations

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use anabranch::config::{ByteSize, LoadOptions, Origin, Period};
-use anabranch::hip::{Device, DeviceOrdinal};
+use anabranch::hip::{Device, DeviceOrdinal, RelaxedCapture};
 use anabranch::{Config, Environment, Platform, ProcessLayout, RuntimeKind};
 
 use crate::error::Failure;
@@ -116,6 +116,14 @@ impl Process {
 
     pub(crate) fn kind(&self) -> RuntimeKind {
         self.platform.runtime().kind()
+    }
+
+    /// Lets this thread allocate and load beside captures, as long as what it returns lives.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub(crate) fn relax_captures(&self) -> Result<Option<RelaxedCapture>, Failure> {
+        Ok(RelaxedCapture::new(self.platform.runtime())?)
     }
 
     /// The ordinal of the calling thread's current device.

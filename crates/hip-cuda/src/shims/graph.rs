@@ -54,6 +54,14 @@ pub(crate) unsafe extern "C" fn hipStreamIsCapturing(stream: HipStream, status: 
     })
 }
 
+/// Sets which captures refuse calls of this thread, and reads what it was.
+pub(crate) unsafe extern "C" fn hipThreadExchangeStreamCaptureMode(mode: *mut c_int) -> HipError {
+    in_context(|driver| {
+        // SAFETY: the caller gives a pointer to an int. Both libraries number the modes alike.
+        check(unsafe { (driver.cuda.cuThreadExchangeStreamCaptureMode)(mode) })
+    })
+}
+
 /// As [`hipStreamIsCapturing`], with the number of the capture.
 pub(crate) unsafe extern "C" fn hipStreamGetCaptureInfo(
     stream: HipStream,

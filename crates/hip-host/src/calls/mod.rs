@@ -95,6 +95,8 @@ pub(crate) fn table() -> HipApi {
         hipStreamWriteValue64: Some(transfer::write_value64),
         hipStreamWaitValue64: Some(transfer::wait_value64),
         hipStreamGetCaptureInfo: Some(graph::capture_info),
+        // A capture refuses nothing here.
+        hipThreadExchangeStreamCaptureMode: None,
         hipEventRecordWithFlags: Some(stream::event_record_with_flags),
         // There is no dma-buf behind this memory.
         hipMemGetHandleForAddressRange: None,

@@ -190,6 +190,7 @@ fn rows() -> Vec<Row> {
         same hipStreamWriteValue64 (_ _ _ _);
         same hipStreamWaitValue64 (_ _ _ _ _);
         same hipStreamGetCaptureInfo (_ _ _);
+        same hipThreadExchangeStreamCaptureMode (_);
         absent hipEventRecordWithFlags (_ _ _);
         absent hipMemGetHandleForAddressRange (_ _ _ _ _);
         same hipMemAddressReserve (_ _ _ _ _);

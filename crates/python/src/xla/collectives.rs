@@ -8,7 +8,7 @@ use anabranch::ccl::{self, DataType, ReduceOp, Tensor};
 use anabranch::hip::{HostBuffer, Stream};
 use pyo3::prelude::*;
 
-use super::ffi::{Call, Frame, Kept, Operand, handle, kept_type};
+use super::ffi::{Call, Frame, Kept, Kind, Operand, handle, kept_type};
 use super::{Member, Registry, report, run_on_device, wait_for};
 use crate::communicator::Communicator;
 use crate::errors::{raise, usage};
@@ -80,15 +80,15 @@ pub(crate) fn xla_operator(name: &str) -> PyResult<i64> {
 
 unsafe extern "C" fn collective(frame: *mut Frame) -> *mut c_void {
     // SAFETY: XLA calls this with a frame of its own.
-    unsafe { handle(frame, false, run) }
+    unsafe { handle(frame, Kind::Repeatable, run) }
 }
 
 unsafe extern "C" fn start(frame: *mut Frame) -> *mut c_void {
     // SAFETY: XLA calls this with a frame of its own.
-    unsafe { handle(frame, true, run_start) }
+    unsafe { handle(frame, Kind::Keeps, run_start) }
 }
 
-/// A program begins: its argument is the device's place on the mesh's axis, and has to be the rank. The first run of an executable asks, as
+/// A program begins. A world that has failed is reported here, as calls in a command buffer have no host part. The argument is the device's place on the mesh's axis, and has to be the rank. The first run of an executable asks, as
 /// the host waits for the answer. All devices learn all places, so that none waits for one that has failed.
 fn run_start(call: Call<'_>) -> Result<(), String> {
     let ([place], [_]) = (call.arguments()?, call.results()?);
@@ -101,6 +101,7 @@ impl Collectives {
         if own.data_type != DataType::F32 || own.count() != 1 {
             return Err(format!("the place is {} of {}; one f32 is needed", own.count(), own.data_type));
         }
+        self.state.world.check().map_err(report)?;
         // Until the ranks are noted: two runs of an executable at once gather once on each device.
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let own_rank = self.state.world.rank().get();

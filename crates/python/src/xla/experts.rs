@@ -10,7 +10,7 @@ use anabranch::ep::{self, CombineOutput, DeviceSlice, ExpertOutput, ReplayedToke
 use anabranch::hip::{DeviceAddress, Stream};
 use pyo3::prelude::*;
 
-use super::ffi::{Call, Frame, Operand, handle};
+use super::ffi::{Call, Frame, Kind, Operand, handle};
 use super::{Member, Registry, report, run_on_device};
 use crate::ep::{ExpertMajor, ExpertParallel, Inner, Layout};
 use crate::errors::usage;
@@ -94,12 +94,12 @@ pub(crate) fn xla_combine_handler() -> usize {
 
 unsafe extern "C" fn dispatch(frame: *mut Frame) -> *mut c_void {
     // SAFETY: XLA calls this with a frame of its own.
-    unsafe { handle(frame, false, |call| with_plan(call, Experts::dispatch)) }
+    unsafe { handle(frame, Kind::EachTime, |call| with_plan(call, Experts::dispatch)) }
 }
 
 unsafe extern "C" fn combine(frame: *mut Frame) -> *mut c_void {
     // SAFETY: XLA calls this with a frame of its own.
-    unsafe { handle(frame, false, |call| with_plan(call, Experts::combine)) }
+    unsafe { handle(frame, Kind::EachTime, |call| with_plan(call, Experts::combine)) }
 }
 
 /// What went wrong, for XLA.

@@ -256,25 +256,38 @@ pub(super) struct Call<'a> {
 /// The error of a call that panicked.
 pub(super) const PANICKED: &str = "the library panicked; see standard error";
 
-/// What XLA calls: answers questions about the handler, else runs it and reports its error. A handler that `keeps` has a [`Kept`] in each of
-/// its calls of an executable.
+/// What XLA knows of a handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Its host part runs at each execution.
+    EachTime,
+    /// It puts work on the stream and nothing else, which a graph may repeat: `XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE`.
+    Repeatable,
+    /// As `EachTime`, with a [`Kept`] in each of its calls of an executable.
+    Keeps,
+}
+
+/// `XLA_FFI_HandlerTraitsBits`.
+const COMMAND_BUFFER_COMPATIBLE: u32 = 1;
+
+/// What XLA calls: answers questions about the handler, else runs it and reports its error.
 ///
 /// # Safety
 /// The frame is XLA's.
 pub(super) unsafe fn handle(
     frame: *mut Frame,
-    keeps: bool,
+    kind: Kind,
     run: impl FnOnce(Call<'_>) -> Result<(), String>,
 ) -> *mut c_void {
     // SAFETY: XLA passes a frame of its own, which is valid during the call.
     let frame = unsafe { &mut *frame };
     // SAFETY: as above.
-    if unsafe { answer_metadata(frame, keeps) } {
+    if unsafe { answer_metadata(frame, kind) } {
         return std::ptr::null_mut();
     }
     let at_stage = |call: Call<'_>| match call.frame.stage {
         EXECUTE => run(call),
-        INSTANTIATE if keeps => call.keep(),
+        INSTANTIATE if kind == Kind::Keeps => call.keep(),
         _ => Ok(()),
     };
     // SAFETY: as above.
@@ -299,7 +312,7 @@ pub(super) unsafe fn handle(
 ///
 /// # Safety
 /// The frame is XLA's.
-unsafe fn answer_metadata(frame: &mut Frame, keeps: bool) -> bool {
+unsafe fn answer_metadata(frame: &mut Frame, kind: Kind) -> bool {
     let mut extension = frame.extensions;
     // SAFETY: a list that ends with null; the kind says what an entry is.
     while let Some(entry) = unsafe { extension.as_mut() } {
@@ -307,8 +320,8 @@ unsafe fn answer_metadata(frame: &mut Frame, keeps: bool) -> bool {
             // SAFETY: as above.
             let metadata = unsafe { &mut *(*extension.cast::<MetadataExtension>()).metadata };
             (metadata.version.major, metadata.version.minor) = (0, 3);
-            metadata.traits = 0;
-            if keeps {
+            metadata.traits = if kind == Kind::Repeatable { COMMAND_BUFFER_COMPATIBLE } else { 0 };
+            if kind == Kind::Keeps {
                 metadata.state = KEPT_ID.load(Ordering::Relaxed);
             }
             return true;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anabranch::RuntimeKind;
 use anabranch::ccl::Work;
-use anabranch::hip::Stream;
+use anabranch::hip::{RelaxedCapture, Stream};
 
 use ffi::{Call, PANICKED};
 
@@ -93,6 +93,9 @@ fn run_on_device<T: Member>(
     if state.home.runtime != RuntimeKind::Host {
         // SAFETY: XLA's stream of this device, used in this call.
         let stream = unsafe { state.world.device().borrow_stream(call.stream()?) };
+        // XLA captures a call on the thread that makes it, before the call has run eagerly: kernels are loaded meanwhile.
+        let runtime = state.world.device().runtime();
+        let _relaxed = RelaxedCapture::for_streams(runtime, std::slice::from_ref(&stream)).map_err(report)?;
         return launch(&stream).map(drop);
     }
     let stream = state.own_stream();

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# A Python with torch for CPUs, numpy, pytest and pip: packages of another release of Debian, which are fetched by apt from this machine's
+# Debian mirror and unpacked, not installed. PyPI's torch is that for CUDA, and larger by several GB.
+#
+#   dev/torch.sh FOLDER [RELEASE]
+#
+# FOLDER/bin/python is the Python, of a virtual environment: pip installs into FOLDER. RELEASE is Debian's name for it: forky (torch 2.14) where
+# none is given; trixie has torch 2.6. Skipped, without FOLDER/bin/python, where the machine has no Debian mirror.
+set -euo pipefail
+if [ $# != 1 ] && [ $# != 2 ]; then
+    sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2
+    exit 2
+fi
+release=${2:-forky}
+mkdir -p "$1"
+folder="$(cd "$1" && pwd)"
+root="$folder/root"
+
+# The address of Debian's main archive in apt's sources. Apt knows it once it has lists.
+address() { apt-get indextargets --format '$(REPO_URI) $(ORIGIN) $(LABEL)' 2>/dev/null | sed -n 's|^\([^ ]*\) Debian Debian$|\1|p' | head -n 1; }
+
+# A state of its own, where nothing is installed: the machine's lists and packages stay as they are, and every dependency is fetched.
+fetch() {
+    local mirror keys=/usr/share/keyrings/debian-archive-keyring.gpg
+    mirror="$(address)"
+    if [ -z "$mirror" ] && grep -q '^ID=debian' /etc/os-release; then
+        apt-get update -qq
+        mirror="$(address)"
+    fi
+    if [ -z "$mirror" ] || ! [ -e "$keys" ]; then
+        echo "skipped: apt has no Debian mirror here, or there is no $keys"
+        exit 0
+    fi
+    local options=(-qq -o "Dir::State=$folder/state" -o "Dir::State::status=$folder/state/status" -o "Dir::Cache=$folder/cache"
+        -o "Dir::Etc::sourcelist=$folder/sources.list" -o Dir::Etc::sourceparts=/dev/null -o Debug::NoLocking=1 -o APT::Sandbox::User=
+        -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o Acquire::Retries=5)
+    rm -rf "$folder"/{root,state,cache,bin,lib,pyvenv.cfg,complete}
+    mkdir -p "$folder"/{root,state/lists/partial,cache/archives/partial}
+    : >"$folder/state/status"
+    echo "deb [signed-by=$keys] $mirror $release main" >"$folder/sources.list"
+    apt-get "${options[@]}" update
+    apt-get "${options[@]}" --yes --no-install-recommends --download-only install python3-torch python3-numpy python3-pytest python3-pip
+    local package
+    for package in "$folder"/cache/archives/*.deb; do
+        # Packages outlive what is unpacked: nothing of them is needed after.
+        dpkg-deb --extract "$package" "$root"
+        rm "$package"
+    done
+    rm -rf "$folder"/{state,cache} "$root"/usr/share/{doc,man,locale}
+    echo "$release" >"$folder/complete"
+}
+[ "$(cat "$folder/complete" 2>/dev/null)" = "$release" ] || fetch
+
+# The release's own loader and C library start its Python, and nothing of that reaches other programs: the compiler stays the machine's.
+# Folders of BLAS and LAPACK, which are links where packages are installed. Debian's torch has no libuv, which its stores ask for by default.
+libraries="$root/usr/lib/x86_64-linux-gnu"
+program="$(readlink -f "$root/usr/bin/python3")"
+mkdir -p "$folder/bin"
+cat >"$folder/bin/python" <<END
+#!/bin/sh
+export USE_LIBUV="\${USE_LIBUV:-0}"
+exec '$root/usr/lib64/ld-linux-x86-64.so.2' --argv0 '$folder/bin/python' \\
+    --library-path '$libraries:$root/usr/lib:$libraries/blas:$libraries/lapack' '$program' "\$@"
+END
+chmod +x "$folder/bin/python"
+cat >"$folder/pyvenv.cfg" <<END
+home = $root/usr/bin
+include-system-site-packages = true
+END
+mkdir -p "$folder/lib/$(basename "$program")/site-packages"
+
+# What is imported here is kept compiled: importing torch takes half the time then.
+env -u PYTHONDONTWRITEBYTECODE "$folder/bin/python" - <<'END'
+import sys, numpy, pytest, torch, torch._dynamo, torch.distributed.fsdp, torch.distributed.run
+assert torch.distributed.is_gloo_available()
+print(f"Python {sys.version.split()[0]}, torch {torch.__version__}, numpy {numpy.__version__}, pytest {pytest.__version__}: {sys.executable}")
+END
