@@ -39,13 +39,20 @@ fetch() {
     : >"$folder/state/status"
     echo "deb [signed-by=$keys] $mirror $release main" >"$folder/sources.list"
     apt-get "${options[@]}" update
-    apt-get "${options[@]}" --yes --no-install-recommends --download-only install python3-torch python3-numpy python3-pytest python3-pip
+    apt-get "${options[@]}" --yes --no-install-recommends --download-only install \
+        python3-torch python3-numpy python3-pytest python3-pip libtorch-dev
     local package
     for package in "$folder"/cache/archives/*.deb; do
         # Packages outlive what is unpacked: nothing of them is needed after.
         dpkg-deb --extract "$package" "$root"
         rm "$package"
     done
+    # torchrun with a port of its own asks for libuv whatever USE_LIBUV says.
+    sed -i 's/^\( *\)multi_tenant=True,$/&\n\1use_libuv=False,/' \
+        "$root/usr/lib/python3/dist-packages/torch/distributed/elastic/rendezvous/static_tcp_rendezvous.py"
+    # Headers of Python, for kernels of torch.compile: one names another by its path below /usr/include, where the compiler does not look.
+    local headers
+    for headers in "$root"/usr/include/python3.*; do ln -sfn ../x86_64-linux-gnu "$headers/x86_64-linux-gnu"; done
     rm -rf "$folder"/{state,cache} "$root"/usr/share/{doc,man,locale}
     echo "$release" >"$folder/complete"
 }

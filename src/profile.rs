@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anabranch_hip::Trace;
+use anabranch_shmem::WaitTrace;
 
 use crate::error::{Error, Result};
 use crate::trace::{BOUND, DRAIN, Line, Part, picture};
@@ -21,16 +22,23 @@ const SLICE: usize = 8 << 20;
 pub struct Profile {
     world: World,
     trace: Arc<Trace>,
+    waits: WaitTrace,
+    lines: Vec<Line>,
 }
 
 impl World {
-    /// Starts to trace this rank's calls, and the work on streams of its device ([`World::device`](anabranch_shmem::World::device)). End it
-    /// on all ranks with [`Profile::finish`].
+    /// Starts to trace this rank's calls, the work on streams of its device ([`World::device`](anabranch_shmem::World::device)), and the last
+    /// 65,536 waits inside its kernels. End it on all ranks with [`Profile::finish`].
     ///
     /// # Errors
-    /// [`anabranch_hip::Error::Traced`] while the device is traced already, as by `anabranch trace`; the codes of a stream and its events.
+    /// [`anabranch_hip::Error::Traced`] while the device is traced already, as by `anabranch trace`; the codes of a stream and its events; those
+    /// of [`trace_waits`](anabranch_shmem::World::trace_waits).
     pub fn profile(&self) -> Result<Profile> {
-        Ok(Profile { world: self.clone(), trace: self.device().start_trace(BOUND)? })
+        let trace = self.device().start_trace(BOUND)?;
+        let waits = self.trace_waits().inspect_err(|_| trace.stop())?;
+        let mut profile = Profile { world: self.clone(), trace, waits, lines: Vec::new() };
+        profile.lines.extend(Line::of_kernel_clock(&mut profile.waits)?);
+        Ok(profile)
     }
 }
 
@@ -43,13 +51,17 @@ impl Profile {
     ///
     /// # Errors
     /// What made the world fail; [`Error::Trace`] on rank 0 for a file that cannot be written.
-    pub fn finish(self, path: &Path) -> Result<()> {
+    pub fn finish(mut self, path: &Path) -> Result<()> {
         self.trace.drain(DRAIN);
         self.trace.stop();
+        let mut of_kernels = std::mem::take(&mut self.lines);
+        of_kernels.extend(Line::of_waits(&mut self.waits)?);
+        of_kernels.extend(Line::of_kernel_clock(&mut self.waits)?);
         let world = &self.world;
         let mut lines = vec![Line::rank(world.rank(), &world.device().name(), &world.local().nics_of.0)];
         lines.extend(Line::of_records(self.trace.take()));
-        lines.push(Line::untraced(self.trace.untraced()));
+        lines.extend(of_kernels);
+        lines.push(Line::untraced(self.trace.untraced(), self.waits.lost()));
         for _ in 0..ROUNDS {
             let sent = Trace::now_ns();
             world.exchange(world.group(), "compare clocks", &[])?;

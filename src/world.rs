@@ -63,6 +63,9 @@ impl World {
     /// # Errors
     /// As [`anabranch_shmem::World::leave`].
     pub fn leave(&self) -> Result<(), anabranch_shmem::Error> {
+        if let Some(trace) = &self.trace {
+            trace.take_waits();
+        }
         let left = self.inner.leave();
         if let Some(trace) = &self.trace {
             trace.finish();
@@ -188,6 +191,9 @@ impl Platform {
         let world = anabranch_shmem::World::join(config, device, self.jit().clone(), rendezvous)?;
         // All shared settings: the world has compared only those that it uses.
         world.compare(world.group(), "compare configurations", self.config().fields())?;
+        if let Some(trace) = &trace {
+            trace.follow(&world)?;
+        }
         Ok(World { inner: world, config: Arc::new(self.config().clone()), trace })
     }
 
@@ -217,7 +223,17 @@ impl Platform {
         let config = Arc::new(self.config().clone());
         let work = |world: &anabranch_shmem::World| {
             let trace = traces[world.rank().index()].clone();
-            work(&World { inner: world.clone(), config: Arc::clone(&config), trace })
+            if let Some(trace) = &trace {
+                trace.follow(world).unwrap_or_else(|error| {
+                    tracing::warn!(%error, "waits of kernels are missing from the trace of this rank");
+                });
+            }
+            let worked =
+                work(&World { inner: world.clone(), config: Arc::clone(&config), trace: trace.clone() });
+            if let Some(trace) = trace {
+                trace.take_waits();
+            }
+            worked
         };
         Ok(anabranch_shmem::spawn_threads(self.ranks(), setup, work))
     }

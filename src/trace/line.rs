@@ -4,9 +4,11 @@ use std::io;
 
 use anabranch_hip::{TraceRecord, Untraced};
 use anabranch_ranks::GlobalRank;
+use anabranch_shmem::{KernelClock, TracedWait, WaitTrace};
 use serde::{Deserialize, Serialize};
 
-/// One line. Times are in ns: those of calls and rounds by the host's monotonic clock, those of work by the device's.
+/// One line. Times are in ns: those of calls and rounds by the host's monotonic clock, those of work by the device's, and those of waits by
+/// the clock that kernels read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line {
@@ -24,6 +26,13 @@ pub(crate) enum Line {
     Work(Work),
     Clocks {
         device: i64,
+        host: u64,
+        error: u64,
+    },
+    Wait(Wait),
+    /// One moment by the clock that kernels read.
+    KernelClock {
+        kernel: u64,
         host: u64,
         error: u64,
     },
@@ -61,13 +70,50 @@ pub(crate) struct Work {
     pub(crate) end: i64,
 }
 
+/// A wait inside a kernel for another rank.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Wait {
+    pub(crate) operation: String,
+    pub(crate) phase: String,
+    pub(crate) epoch: u64,
+    pub(crate) peer: u32,
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
+}
+
 impl Line {
+    /// The waits since the last call.
+    ///
+    /// # Errors
+    /// The trace's.
+    pub(crate) fn of_waits(waits: &mut WaitTrace) -> anabranch_shmem::Result<Vec<Self>> {
+        let line = |wait: TracedWait| {
+            let TracedWait { operation, phase, epoch, peer, begin_ns, end_ns } = wait;
+            Self::Wait(Wait { operation, phase, epoch, peer: peer.get(), begin: begin_ns, end: end_ns })
+        };
+        Ok(waits.take()?.into_iter().map(line).collect())
+    }
+
+    /// A look at the clock of kernels; none where the device does not answer in time.
+    ///
+    /// # Errors
+    /// The launch's.
+    pub(crate) fn of_kernel_clock(waits: &mut WaitTrace) -> anabranch_shmem::Result<Option<Self>> {
+        let line = |look: KernelClock| Self::KernelClock {
+            kernel: look.kernel_ns,
+            host: look.host_ns,
+            error: look.error_ns,
+        };
+        Ok(waits.look()?.map(line))
+    }
+
     pub(crate) fn rank(rank: GlobalRank, device: &str, machine: &str) -> Self {
         Self::Rank { rank: rank.get(), device: device.to_owned(), machine: machine.to_owned() }
     }
 
-    pub(crate) fn untraced(untraced: Untraced) -> Self {
-        Self::Untraced { lost: untraced.lost, captured: untraced.captured }
+    /// What is not in the trace; `waits` were overwritten.
+    pub(crate) fn untraced(untraced: Untraced, waits: u64) -> Self {
+        Self::Untraced { lost: untraced.lost + waits, captured: untraced.captured }
     }
 
     pub(crate) fn of_records(records: Vec<TraceRecord>) -> Vec<Self> {

@@ -14,12 +14,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anabranch_hip::{Device, Trace};
 use anabranch_ranks::GlobalRank;
+use anabranch_shmem::WaitTrace;
 
 use crate::error::{Error, Result};
 
@@ -30,10 +31,37 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// How long the end of a trace waits for work that is not over.
 pub(crate) const DRAIN: Duration = Duration::from_secs(1);
 
+/// Waits of the rank's kernels, from the join of its world on, and lines of them that are not written yet.
+#[derive(Debug, Default)]
+struct Waits {
+    trace: Option<WaitTrace>,
+    lines: Vec<Line>,
+}
+
+impl Waits {
+    /// Moves what kernels have noted to the lines.
+    fn collect(&mut self) -> anabranch_shmem::Result<()> {
+        if let Some(trace) = &mut self.trace {
+            self.lines.extend(Line::of_waits(trace)?);
+        }
+        Ok(())
+    }
+
+    /// As well a look at the clock of kernels.
+    fn collect_with_clock(&mut self) -> anabranch_shmem::Result<()> {
+        self.collect()?;
+        if let Some(trace) = &mut self.trace {
+            self.lines.extend(Line::of_kernel_clock(trace)?);
+        }
+        Ok(())
+    }
+}
+
 /// The part of a rank, which grows while the rank runs.
 #[derive(Debug)]
 pub(crate) struct TraceFile {
     trace: Arc<Trace>,
+    waits: Arc<Mutex<Waits>>,
     writer: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
 }
 
@@ -52,12 +80,22 @@ impl TraceFile {
         let trace = device.start_trace(BOUND)?;
         let (stop, stopped) = channel();
         let of_thread = Arc::clone(&trace);
+        let waits = Arc::<Mutex<Waits>>::default();
+        let of_kernels = Arc::clone(&waits);
         let body = move || {
             loop {
                 let last = stopped.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout);
                 let mut lines = Line::of_records(of_thread.take());
-                if last {
-                    lines.push(Line::untraced(of_thread.untraced()));
+                {
+                    let mut waits = of_kernels.lock().unwrap_or_else(PoisonError::into_inner);
+                    if let Err(error) = waits.collect() {
+                        tracing::warn!(%error, "waits of kernels are missing from the trace of this rank");
+                    }
+                    lines.append(&mut waits.lines);
+                    if last {
+                        let overwritten = waits.trace.as_ref().map_or(0, WaitTrace::lost);
+                        lines.push(Line::untraced(of_thread.untraced(), overwritten));
+                    }
                 }
                 if let Err(error) = write(&mut file, &lines) {
                     tracing::warn!(path = %path.display(), %error, "the trace of this rank ends here");
@@ -73,7 +111,28 @@ impl TraceFile {
             trace.stop();
             Error::Thread { rank: rank.get(), source }
         })?;
-        Ok(Self { trace, writer: Mutex::new(Some((stop, thread))) })
+        Ok(Self { trace, waits, writer: Mutex::new(Some((stop, thread))) })
+    }
+
+    /// Records the waits of this world's kernels, too, from now on.
+    ///
+    /// # Errors
+    /// [`anabranch_shmem::World::trace_waits`].
+    pub(crate) fn follow(&self, world: &anabranch_shmem::World) -> anabranch_shmem::Result<()> {
+        let mut waits = self.waits();
+        waits.trace = Some(world.trace_waits()?);
+        waits.collect_with_clock()
+    }
+
+    /// Takes the waits up to now: before the world goes, which has their names.
+    pub(crate) fn take_waits(&self) {
+        if let Err(error) = self.waits().collect_with_clock() {
+            tracing::warn!(%error, "waits of kernels are missing from the trace of this rank");
+        }
+    }
+
+    fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes the rest. Doing it again does nothing.
@@ -83,10 +142,12 @@ impl TraceFile {
         };
         self.trace.drain(DRAIN);
         self.trace.stop();
+        self.take_waits();
         drop(stop);
         if thread.join().is_err() {
             tracing::warn!("the thread that writes the trace panicked");
         }
+        self.waits().trace = None;
     }
 }
 

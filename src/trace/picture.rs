@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::line::{Call, Line, Work};
+use super::line::{Call, Line, Wait, Work};
 
-/// Tracks of a rank: its host threads come first, then its streams, then who started late.
+/// Tracks of a rank: its host threads come first, then its streams, then waits for each rank, then who started late.
 const FIRST_STREAM: u64 = 1000;
+const FIRST_WAIT: u64 = 5000;
 const LATE: u64 = 9999;
 /// In ns: in this time a clock drifts by less than a look is wrong.
 const NEAR: i64 = 100_000_000;
@@ -21,7 +22,10 @@ pub(crate) struct Part {
     threads: BTreeMap<u32, String>,
     calls: Vec<Call>,
     work: Vec<Work>,
+    waits: Vec<Wait>,
     clocks: Vec<(i64, u64, u64)>,
+    /// Looks at the clock of kernels.
+    kernel_clocks: Vec<(i64, u64, u64)>,
     rounds: Vec<(u64, u64)>,
     untraced: Option<(u64, u64)>,
 }
@@ -38,7 +42,9 @@ impl Part {
             threads: BTreeMap::new(),
             calls: Vec::new(),
             work: Vec::new(),
+            waits: Vec::new(),
             clocks: Vec::new(),
+            kernel_clocks: Vec::new(),
             rounds: Vec::new(),
             untraced: None,
         };
@@ -50,19 +56,42 @@ impl Part {
                 }
                 Line::Call(call) => part.calls.push(call),
                 Line::Work(work) => part.work.push(work),
+                Line::Wait(wait) => part.waits.push(wait),
+                Line::KernelClock { kernel, host, error } => {
+                    part.kernel_clocks.push((kernel as i64, host, error));
+                }
                 Line::Clocks { device, host, error } => part.clocks.push((device, host, error)),
                 Line::Round { sent, received } => part.rounds.push((sent, received)),
                 Line::Untraced { lost, captured } => part.untraced = Some((lost, captured)),
             }
         }
         part.clocks = apart(part.clocks);
+        part.kernel_clocks = apart(part.kernel_clocks);
         Some(part)
     }
 
+    /// Waits of kernels, by their clock. Those of several threads of a kernel for one rank are one.
+    fn whole_waits(&self) -> Vec<Wait> {
+        let mut waits = self.waits.clone();
+        let what = |wait: &Wait| (wait.peer, wait.operation.clone(), wait.phase.clone(), wait.epoch);
+        waits.sort_by_key(|wait| (what(wait), wait.begin));
+        let mut whole: Vec<Wait> = Vec::new();
+        for wait in waits {
+            match whole.last_mut() {
+                // Calls of two communicators may have one number.
+                Some(last) if what(last) == what(&wait) && wait.begin <= last.end => {
+                    last.end = last.end.max(wait.end);
+                }
+                _ => whole.push(wait),
+            }
+        }
+        whole
+    }
+
     /// A time of the device by the host's clock: between two looks at both by interpolation, outside by the nearest.
-    fn on_host(&self, device: i64) -> i64 {
-        let after = self.clocks.partition_point(|(at, ..)| *at <= device);
-        let at = |index: usize| self.clocks.get(index).map(|(at, host, _)| (*at, *host as i64));
+    fn on_host(clocks: &[(i64, u64, u64)], device: i64) -> i64 {
+        let after = clocks.partition_point(|(at, ..)| *at <= device);
+        let at = |index: usize| clocks.get(index).map(|(at, host, _)| (*at, *host as i64));
         match (after.checked_sub(1).and_then(at), at(after)) {
             (Some((d0, h0)), Some((d1, h1))) => {
                 let share = (device - d0) as f64 / (d1 - d0) as f64;
@@ -144,7 +173,11 @@ impl Times<'_> {
     }
 
     fn device(&self, device: i64) -> i64 {
-        self.part.on_host(device) - self.ahead
+        Part::on_host(&self.part.clocks, device) - self.ahead
+    }
+
+    fn kernel(&self, kernel: u64) -> i64 {
+        Part::on_host(&self.part.kernel_clocks, kernel as i64) - self.ahead
     }
 
     fn begin(&self) -> Option<i64> {
@@ -178,17 +211,20 @@ pub(crate) fn picture(mut parts: Vec<Part>) -> serde_json::Result<String> {
             events.all.push(json!({"ph": "M", "name": "process_sort_index", "pid": part.rank, "args": {"sort_index": part.rank}}));
             Tracks { threads: 0, streams: FIRST_STREAM }
         });
-        let worst = part.clocks.iter().map(|(.., error)| *error).max().unwrap_or(0);
+        let worst = |clocks: &[(i64, u64, u64)]| clocks.iter().map(|(.., error)| *error).max().unwrap_or(0);
+        let (worst, worst_kernel) = (worst(&part.clocks), worst(&part.kernel_clocks));
         let untraced = part.untraced.map_or_else(
             || "the rank ended without an end of its trace".to_owned(),
             |(lost, captured)| format!("{lost} entries lost, {captured} launches captured into graphs"),
         );
         let about_rank = format!(
-            "{untraced}; device clock within {worst} ns of the host's, host clock within {} ns of the first rank's",
+            "{untraced}; device clock within {worst} ns of the host's, clock of waits within {worst_kernel} ns, host clock within {} ns of the \
+             first rank's",
             times.error
         );
         about.insert(format!("rank {}, part {}", part.rank, about.len()), about_rank.into());
         events.part(times, tracks);
+        events.waits(times);
     }
     events.late(&times);
     serde_json::to_string(&json!({"traceEvents": events.all, "displayTimeUnit": "ns", "otherData": about}))
@@ -288,6 +324,29 @@ impl Events {
         }
     }
 
+    /// Waits inside kernels: a track for each rank that was waited for.
+    fn waits(&mut self, times: &Times<'_>) {
+        let rank = times.part.rank;
+        let mut waits = times.part.whole_waits();
+        waits.sort_by_key(|wait| wait.begin);
+        let mut ends = BTreeMap::new();
+        for wait in waits {
+            let track = FIRST_WAIT + u64::from(wait.peer);
+            let over = ends.entry(wait.peer).or_insert_with(|| {
+                self.name("thread_name", rank, track, &format!("waits for rank {}", wait.peer));
+                i64::MIN
+            });
+            let (mut begin, end) = (times.kernel(wait.begin), times.kernel(wait.end));
+            // Spans of one track lie one after the other, or one in the other.
+            if end > *over {
+                begin = begin.max(*over);
+                *over = end;
+            }
+            let text = format!("{}: {}", wait.operation, wait.phase);
+            self.span((rank, track), "wait", &text, (begin, end), &json!({"epoch": wait.epoch}));
+        }
+    }
+
     /// For each call that has one number on all its ranks: how long the work of each rank ran before that of the last rank began.
     fn late(&mut self, times: &[Times<'_>]) {
         let mut worlds: BTreeMap<u32, usize> = BTreeMap::new();
@@ -363,12 +422,30 @@ mod tests {
     }
 
     #[test]
+    fn waits_of_the_threads_of_a_kernel_are_one() {
+        let wait = |peer, epoch, begin, end| {
+            let (operation, phase) = ("ep dispatch".to_owned(), "rows".to_owned());
+            Line::Wait(Wait { operation, phase, epoch, peer, begin, end })
+        };
+        let waits = [
+            wait(1, 7, 10, 20),
+            wait(2, 7, 10, 30),
+            wait(1, 7, 12, 25),
+            wait(1, 7, 40, 50),
+            wait(1, 8, 12, 25),
+        ];
+        let whole = part(0, "a", &waits).whole_waits();
+        let found: Vec<_> = whole.iter().map(|wait| (wait.peer, wait.epoch, wait.begin, wait.end)).collect();
+        assert_eq!(found, [(1, 7, 10, 25), (1, 7, 40, 50), (1, 8, 12, 25), (2, 7, 10, 30)]);
+    }
+
+    #[test]
     fn device_times_are_interpolated_between_looks_at_both_clocks() {
         let look = |device, host| Line::Clocks { device, host, error: 3 };
         let second = 1_000_000_000;
         let bad = Line::Clocks { device: 5, host: 9000, error: 4000 };
         let drifting = part(0, "a", &[look(0, 1000), bad, look(second, 3000 + second as u64)]);
-        let found = [-10, 0, second / 2, second, second + 10].map(|at| drifting.on_host(at));
+        let found = [-10, 0, second / 2, second, second + 10].map(|at| Part::on_host(&drifting.clocks, at));
         assert_eq!(found, [990, 1000, second / 2 + 2000, second + 3000, second + 3010]);
     }
 }

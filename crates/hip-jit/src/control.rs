@@ -29,6 +29,33 @@ device_struct! {
     }
 }
 
+/// Notes in the ring of [`WaitControl::notes`].
+pub const WAIT_NOTES: u64 = 1 << 16;
+
+device_struct! {
+    /// A wait of a kernel's first block that lasted. Lies in pinned host memory.
+    pub struct WaitNote {
+        /// 0 while the rest is written, then the note's number, from 1. Stored last, at system scope.
+        pub number: u64,
+        /// The group's number within the world.
+        pub group: u64,
+        /// The epoch of the operation.
+        pub epoch: u64,
+        /// When it had lasted for some looks, by the kernel's clock.
+        pub begin_ns: u64,
+        /// When it was over, by the kernel's clock.
+        pub end_ns: u64,
+        /// The operation's number.
+        pub operation: u32,
+        /// The phase within the operation.
+        pub phase: u32,
+        /// The peer waited for, the first of several, as a rank of the group.
+        pub peer: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
 device_struct! {
     /// What every wait looks at. Lies in device memory.
     pub struct WaitControl {
@@ -42,8 +69,13 @@ device_struct! {
         pub claimed: u32,
         /// Zero.
         pub reserved: u32,
+        /// Where waits are noted, a ring of [`WAIT_NOTES`]; null while no trace runs.
+        pub notes: DevicePointer<WaitNote>,
+        /// Notes that were begun.
+        pub noted: u64,
     }
 }
 
 /// The prelude's own part of `anabranch/layouts.h`.
-pub(crate) const LAYOUTS: &[fn() -> String] = &[FaultRecord::c_declaration, WaitControl::c_declaration];
+pub(crate) const LAYOUTS: &[fn() -> String] =
+    &[FaultRecord::c_declaration, WaitNote::c_declaration, WaitControl::c_declaration];

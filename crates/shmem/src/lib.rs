@@ -31,7 +31,9 @@ mod memory;
 mod order;
 pub mod p2p;
 mod route;
+pub mod stamp;
 mod team;
+mod wait_trace;
 mod world;
 
 #[cfg(feature = "rdma")]
@@ -40,7 +42,7 @@ pub use anabranch_transport_rdma::{Atomics, NicDriver, NicError, NicSource, Open
 pub use anabranch_transport_sdma::{EngineFaults, SdmaConfig, SoftwareConfig};
 pub use config::{HeapMode, WorldConfig};
 pub use error::{Error, ExpiredWait, Fault, Result};
-pub use fault::{ExplainFault, LaunchNote, NoteText, OperationCode, OperationName};
+pub use fault::{ExplainFault, LaunchNote, NoteText, OperationCode, OperationName, TracedWait};
 pub use heap::{DEFAULT_ALIGNMENT, FlatHeap, MAX_ALIGNMENT};
 pub use inflight::{LaunchEvent, MemoryUse};
 pub use memory::{HeapLocation, HeapUsage, LocalRegistration, Registration, SymmetricMemory};
@@ -52,6 +54,7 @@ pub use route::{
 #[cfg(feature = "rdma")]
 pub use route::{for_nic, nic_team_kernel};
 pub use team::{MAX_COPY_STREAMS, PeerCopy, Signal, SignalOp, StreamBarrier, Team, TeamTable};
+pub use wait_trace::{KernelClock, WaitTrace};
 pub use world::{
     LaunchGuard, LossTolerance, RankError, RankSetup, ResidencyPermit, ResidencyShare, World, spawn_threads,
     spawn_threads_on,

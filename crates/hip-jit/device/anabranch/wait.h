@@ -4,6 +4,8 @@
 //
 // WaitControl lies in device memory (polling over PCIe would cost a microsecond); FaultRecord lies in pinned host
 // memory, so that the host can read it while the kernel is still there. Both are declared in hip-jit/src/control.rs.
+//
+// While a trace runs, block 0 notes its waits that last, and for whom, in a ring in pinned host memory: shmem/src/wait_trace.rs reads it.
 #pragma once
 
 enum WaitStatus : u32 {
@@ -21,6 +23,10 @@ static constexpr u32 SPINS_PER_CHECK = 1;
 #else
 static constexpr u32 SPINS_PER_CHECK = 256;
 #endif
+
+// Notes in the ring, as in hip-jit/src/control.rs, and the look after which a wait is noted: what came at once is none.
+static constexpr u64 WAIT_NOTES = 65536;
+static constexpr u32 SPINS_BEFORE_NOTE = 8;
 
 // What a kernel knows about its waits. Made once at its start, by every thread that may wait.
 struct WaitContext {
@@ -62,6 +68,32 @@ ANABRANCH_DEVICE void report_fault(const Grid& grid, const WaitContext& wait, u3
     flag_store(grid, &wait.control->abort, ABORT_TIMED_OUT);
 }
 
+// Whether this thread notes its waits. Notes are no part of any protocol, and a seeded machine has none.
+ANABRANCH_DEVICE bool notes_waits(const Grid& grid, const WaitContext& wait) {
+#if defined(HOST_INSTRUMENTED)
+    return false;
+#else
+    return grid.block == 0 && private_load(grid, &wait.control->notes) != nullptr;
+#endif
+}
+
+// Writes a note. The host takes one whose number it finds before and after the rest.
+ANABRANCH_DEVICE void note_wait(const Grid& grid, const WaitContext& wait, u32 phase, u32 peer, u64 begin_ns) {
+    u64 index = fetch_add_device(grid, &wait.control->noted, static_cast<u64>(1));
+    WaitNote* note = private_load(grid, &wait.control->notes) + index % WAIT_NOTES;
+    flag_store(grid, &note->number, static_cast<u64>(0));
+    fence_release_system(grid);
+    remote_store(grid, &note->group, wait.group);
+    remote_store(grid, &note->epoch, wait.epoch);
+    remote_store(grid, &note->begin_ns, begin_ns);
+    remote_store(grid, &note->end_ns, grid.clock_ns());
+    remote_store(grid, &note->operation, wait.operation);
+    remote_store(grid, &note->phase, phase);
+    remote_store(grid, &note->peer, peer);
+    fence_release_system(grid);
+    flag_store(grid, &note->number, index + 1);
+}
+
 // A wait for a flag after which nothing is read may be RELAXED: it acquires nothing.
 enum WaitOrder : u32 { ACQUIRE, RELAXED };
 
@@ -76,8 +108,17 @@ struct Missing {
 // What was seen orders nothing else: what it carries is in the words themselves, or an acquire has to follow.
 template <class Look, class Who>
 ANABRANCH_DEVICE WaitStatus wait_for(const Grid& grid, const WaitContext& wait, u32 phase, Look look, Who missing) {
+    u64 noted_from = 0;
+    u32 noted_peer = 0;
     for (u32 spins = 1;; ++spins) {
-        if (look()) return WAIT_OK;
+        if (look()) {
+            if (noted_from != 0) note_wait(grid, wait, phase, noted_peer, noted_from);
+            return WAIT_OK;
+        }
+        if (spins == SPINS_BEFORE_NOTE && notes_waits(grid, wait)) {
+            noted_from = grid.clock_ns();
+            noted_peer = missing().peer;
+        }
         if (spins % SPINS_PER_CHECK == 0) {
             if (is_poisoned(grid, wait.control)) return WAIT_FAULT;
             u64 waited = grid.clock_ns() - wait.start_ns;

@@ -1,19 +1,23 @@
 //! The words by which kernels learn that the world has failed, and in which they report faults.
 
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, HostBuffer, Stream};
 use anabranch_hip_jit::DevicePointer;
-use anabranch_hip_jit::control::{FaultRecord, WaitControl};
+use anabranch_hip_jit::control::{FaultRecord, WAIT_NOTES, WaitControl};
 use bytemuck::Zeroable as _;
 
 use crate::error::Result;
+use crate::fault::traced_wait::NOTE_BYTES;
 
 const RECORD_BYTES: usize = size_of::<FaultRecord>();
 /// After the record: the word that is copied over the abort word.
 const ABORT_SOURCE: usize = RECORD_BYTES;
+/// After it: the addresses that are copied over that of the ring of notes, none and the ring's.
+const NO_RING_SOURCE: usize = ABORT_SOURCE + 8;
+const RING_SOURCE: usize = ABORT_SOURCE + 16;
 /// What the host writes into the abort word; kernels write 1.
 const ABORT_BY_HOST: u64 = 2;
 /// The value of `FaultRecord::state` when it is complete.
@@ -23,13 +27,15 @@ const STATE_COMPLETE: u64 = 2;
 pub(crate) struct Control {
     words: DeviceBuffer,
     record: HostBuffer,
-    /// Only the abort word goes over it, so that it overtakes everything.
+    /// Only single words go over it: an abort overtakes everything.
     priority: Mutex<Stream>,
+    /// Where kernels note their waits. It stays, since kernels may keep its address after a trace.
+    ring: Mutex<Option<Arc<HostBuffer>>>,
 }
 
 impl Control {
     pub(crate) fn new(device: &Device, budget: Duration) -> Result<Self> {
-        let record = device.allocate_host(RECORD_BYTES + 8)?;
+        let record = device.allocate_host(RECORD_BYTES + 24)?;
         record.write(0, &[0; RECORD_BYTES])?;
         record.atomic_u64(ABORT_SOURCE)?.store(ABORT_BY_HOST, Ordering::Release);
         // Uncached where that exists: kernels poll the abort word while the host writes it.
@@ -40,9 +46,13 @@ impl Control {
             fault: DevicePointer::new(record.device_address()),
             claimed: 0,
             reserved: 0,
+            notes: DevicePointer::NULL,
+            noted: 0,
         };
         words.copy_from_host(0, bytemuck::bytes_of(&control))?;
-        Ok(Self { words, record, priority: Mutex::new(device.create_priority_stream()?) })
+        record.atomic_u64(NO_RING_SOURCE)?.store(0, Ordering::Release);
+        let priority = Mutex::new(device.create_priority_stream()?);
+        Ok(Self { words, record, priority, ring: Mutex::default() })
     }
 
     pub(crate) fn address(&self) -> DeviceAddress {
@@ -51,13 +61,39 @@ impl Control {
 
     /// Makes every kernel of this rank that waits end. Returns at once; kernels see it within microseconds.
     pub(crate) fn abort(&self) -> Result<()> {
-        let stream = self.priority.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let target = self.words.address().offset(std::mem::offset_of!(WaitControl, abort) as u64);
-        let source = self.record.device_address().offset(ABORT_SOURCE as u64);
+        self.set(std::mem::offset_of!(WaitControl, abort), ABORT_SOURCE)
+    }
+
+    /// Copies a word of the record's memory over one that kernels read.
+    fn set(&self, target: usize, source: usize) -> Result<()> {
+        let stream = self.priority.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = self.words.address().offset(target as u64);
+        let source = self.record.device_address().offset(source as u64);
         // SAFETY: both words live as long as `self`, whose drop frees them after the stream was destroyed or drained (see
-        // Drop); the source is never written again; kernels read the target with atomic loads.
+        // Drop); the source is never written again; kernels read the target with loads of eight bytes.
         unsafe { stream.copy_async(target, source, 8) }?;
         Ok(())
+    }
+
+    /// Lets kernels note their waits, in what is returned.
+    pub(crate) fn start_notes(&self, device: &Device) -> Result<Arc<HostBuffer>> {
+        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let ring = if let Some(ring) = &*ring {
+            Arc::clone(ring)
+        } else {
+            let bytes = WAIT_NOTES as usize * NOTE_BYTES;
+            let made = device.allocate_host(bytes)?;
+            made.write(0, &vec![0; bytes])?;
+            self.record.atomic_u64(RING_SOURCE)?.store(made.device_address().0, Ordering::Release);
+            Arc::clone(ring.insert(Arc::new(made)))
+        };
+        self.set(std::mem::offset_of!(WaitControl, notes), RING_SOURCE)?;
+        Ok(ring)
+    }
+
+    /// Kernels that start from now on note nothing.
+    pub(crate) fn end_notes(&self) -> Result<()> {
+        self.set(std::mem::offset_of!(WaitControl, notes), NO_RING_SOURCE)
     }
 
     /// The record of the first wait that failed on this device, when there is one.
@@ -73,7 +109,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        let stream = self.priority.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let stream = self.priority.get_mut().unwrap_or_else(PoisonError::into_inner);
         // An abort on its way is a copy of eight bytes; it must not outlive its words.
         if let Err(error) = stream.synchronize() {
             tracing::warn!(%error, "the control stream could not be drained");

@@ -9,6 +9,8 @@ pub(crate) mod report;
 pub(crate) mod root_cause;
 pub(crate) mod state;
 pub(crate) mod tolerance;
+pub(crate) mod traced_wait;
 
 pub use activity::{LaunchNote, NoteText};
 pub use names::{ExplainFault, OperationCode, OperationName};
+pub use traced_wait::TracedWait;

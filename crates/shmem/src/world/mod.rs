@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use anabranch_bootstrap::{Deadline, LossObserver, Rendezvous};
 use anabranch_hip::{Device, DeviceAddress, HostCall, Stream};
-use anabranch_hip_jit::control::{FaultRecord, WaitControl};
+use anabranch_hip_jit::control::{FaultRecord, WaitControl, WaitNote};
 use anabranch_hip_jit::{DevicePointer, Jit};
 use anabranch_ranks::{GlobalRank, Group, Nodes};
 use anabranch_transport::{PeerInfo, Route};
@@ -38,6 +38,7 @@ use crate::fault::queue_watch::QueueWatch;
 use crate::fault::report::FaultReports;
 use crate::fault::root_cause::FaultContext;
 use crate::fault::state::FaultState;
+use crate::fault::traced_wait::TracedWait;
 use crate::heap::ledger::Ledger;
 use crate::heap::ranges::ByteRange;
 use crate::heap::{FlatHeap, HeapMemory, MemoryGuard};
@@ -154,6 +155,11 @@ impl Inner {
             unproven: &self.unproven,
             loss_grace: self.config.loss_grace,
         }
+    }
+
+    /// A wait that a kernel noted, in words.
+    pub(crate) fn traced_wait(&self, note: &WaitNote) -> TracedWait {
+        self.fault_context().traced(note)
     }
 
     /// Publishes why a queue pair has stopped, when this rank goes before any call of it has found out.

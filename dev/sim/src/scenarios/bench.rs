@@ -190,7 +190,7 @@ impl Bench {
             self.machine.fill(rank.record, 0);
             self.machine.write(rank.own, 0, bytemuck::cast_slice(&bases))?;
             let fault = at(rank.record, 0);
-            let wait = WaitControl { abort: 0, budget_ns: BUDGET_NS, fault, claimed: 0, reserved: 0 };
+            let wait = WaitControl { budget_ns: BUDGET_NS, fault, ..WaitControl::zeroed() };
             self.machine.write(rank.control, 0, bytemuck::bytes_of(&wait))?;
         }
         Ok(())
