@@ -2,16 +2,18 @@
 # A Python with torch for CPUs, numpy, pytest and pip: packages of another release of Debian, which are fetched by apt from this machine's
 # Debian mirror and unpacked, not installed. PyPI's torch is that for CUDA, and larger by several GB.
 #
-#   dev/torch.sh FOLDER [RELEASE]
+#   dev/torch.sh FOLDER
 #
-# FOLDER/bin/python is the Python, of a virtual environment: pip installs into FOLDER. RELEASE is Debian's name for it: forky (torch 2.14) where
-# none is given; trixie has torch 2.6. Skipped, without FOLDER/bin/python, where the machine has no Debian mirror.
+# FOLDER/bin/python is the Python, of a virtual environment: pip installs into FOLDER. Skipped, without FOLDER/bin/python, where the machine has no
+# Debian mirror, and while that release, which is not out yet, has no torch that can be installed or one that was not tried.
 set -euo pipefail
-if [ $# != 1 ] && [ $# != 2 ]; then
+if [ $# != 1 ]; then
     sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2
     exit 2
 fi
-release=${2:-forky}
+# Debian 14. The torch of Debian 13 is 2.6.
+release=forky
+tried='2\.(14|15)\.'
 mkdir -p "$1"
 folder="$(cd "$1" && pwd)"
 root="$folder/root"
@@ -38,18 +40,23 @@ fetch() {
     mkdir -p "$folder"/{root,state/lists/partial,cache/archives/partial}
     : >"$folder/state/status"
     echo "deb [signed-by=$keys] $mirror $release main" >"$folder/sources.list"
-    apt-get "${options[@]}" update
-    apt-get "${options[@]}" --yes --no-install-recommends --download-only install \
-        python3-torch python3-numpy python3-pytest python3-pip libtorch-dev
+    if ! { apt-get "${options[@]}" update && apt-get "${options[@]}" --yes --no-install-recommends --download-only install \
+        python3-torch python3-numpy python3-pytest python3-pip libtorch-dev; }; then
+        echo "skipped: torch of $release cannot be fetched now"
+        exit 0
+    fi
     local package
     for package in "$folder"/cache/archives/*.deb; do
         # Packages outlive what is unpacked: nothing of them is needed after.
         dpkg-deb --extract "$package" "$root"
         rm "$package"
     done
-    # torchrun with a port of its own asks for libuv whatever USE_LIBUV says.
-    sed -i 's/^\( *\)multi_tenant=True,$/&\n\1use_libuv=False,/' \
-        "$root/usr/lib/python3/dist-packages/torch/distributed/elastic/rendezvous/static_tcp_rendezvous.py"
+    # Debian's torch has no libuv, which its stores ask for, in torchrun whatever USE_LIBUV says.
+    cat >>"$root/usr/lib/python3/dist-packages/torch/distributed/__init__.py" <<'END'
+
+_tcp_store = TCPStore.__init__
+TCPStore.__init__ = lambda self, *given, **named: _tcp_store(self, *given, **{**named, "use_libuv": False})
+END
     # Headers of Python, for kernels of torch.compile: one names another by its path below /usr/include, where the compiler does not look.
     local headers
     for headers in "$root"/usr/include/python3.*; do ln -sfn ../x86_64-linux-gnu "$headers/x86_64-linux-gnu"; done
@@ -59,13 +66,12 @@ fetch() {
 [ "$(cat "$folder/complete" 2>/dev/null)" = "$release" ] || fetch
 
 # The release's own loader and C library start its Python, and nothing of that reaches other programs: the compiler stays the machine's.
-# Folders of BLAS and LAPACK, which are links where packages are installed. Debian's torch has no libuv, which its stores ask for by default.
+# Folders of BLAS and LAPACK, which are links where packages are installed.
 libraries="$root/usr/lib/x86_64-linux-gnu"
 program="$(readlink -f "$root/usr/bin/python3")"
 mkdir -p "$folder/bin"
 cat >"$folder/bin/python" <<END
 #!/bin/sh
-export USE_LIBUV="\${USE_LIBUV:-0}"
 exec '$root/usr/lib64/ld-linux-x86-64.so.2' --argv0 '$folder/bin/python' \\
     --library-path '$libraries:$root/usr/lib:$libraries/blas:$libraries/lapack' '$program' "\$@"
 END
@@ -75,6 +81,13 @@ home = $root/usr/bin
 include-system-site-packages = true
 END
 mkdir -p "$folder/lib/$(basename "$program")/site-packages"
+
+version="$("$folder/bin/python" -c 'import torch; print(torch.__version__)')"
+if ! grep -qE "^$tried" <<<"$version"; then
+    rm "$folder/bin/python"
+    echo "skipped: torch $version of $release was not tried yet"
+    exit 0
+fi
 
 # What is imported here is kept compiled: importing torch takes half the time then.
 env -u PYTHONDONTWRITEBYTECODE "$folder/bin/python" - <<'END'

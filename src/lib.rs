@@ -85,7 +85,7 @@ pub mod jit {
     pub mod control {
         //! How a kernel's waits end.
 
-        pub use anabranch_hip_jit::control::WaitControl;
+        pub use anabranch_hip_jit::control::{WaitControl, WaitNote};
     }
 }
 
@@ -94,9 +94,9 @@ pub mod shmem {
 
     pub use anabranch_shmem::{
         DEFAULT_ALIGNMENT, Error, ExpiredWait, Fault, FlatHeap, HeapLocation, HeapMode, HeapUsage,
-        LaunchEvent, LaunchOrder, LocalRegistration, LossTolerance, MAX_ALIGNMENT, MemoryUse, PeerCopy,
-        RankError, Registration, Result, Signal, SignalOp, StreamBarrier, SymmetricMemory, Team, TeamView,
-        World, WorldConfig,
+        KernelClock, LaunchEvent, LaunchOrder, LocalRegistration, LossTolerance, MAX_ALIGNMENT, MemoryUse,
+        PeerCopy, RankError, Registration, Result, Signal, SignalOp, StreamBarrier, SymmetricMemory, Team,
+        TeamView, TracedWait, WaitTrace, World, WorldConfig,
     };
 
     pub mod device_api {

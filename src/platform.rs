@@ -286,6 +286,9 @@ pub fn kernel_pipeline(
     config.source_dir.clone_from(&kernels.source_dir);
     config.extra_options.clone_from(&kernels.extra_options);
     config.debug_info = kernels.debug_info;
+    if kernels.note_waits {
+        config.parameters.push((anabranch_hip_jit::control::NOTE_WAITS, 1.into()));
+    }
     let arch = kernels.arch.as_deref().map(str::parse::<Target>).transpose();
     config.arch = arch.map_err(anabranch_hip_jit::Error::from)?;
     config.set_patience(kernels.patience.duration());

@@ -22,13 +22,14 @@ const SLICE: usize = 8 << 20;
 pub struct Profile {
     world: World,
     trace: Arc<Trace>,
-    waits: WaitTrace,
+    /// `None` for kernels that do not note their waits.
+    waits: Option<WaitTrace>,
     lines: Vec<Line>,
 }
 
 impl World {
-    /// Starts to trace this rank's calls, the work on streams of its device ([`World::device`](anabranch_shmem::World::device)), and the last
-    /// 65,536 waits inside its kernels. End it on all ranks with [`Profile::finish`].
+    /// Starts to trace this rank's calls, the work on streams of its device ([`World::device`](anabranch_shmem::World::device)), and, with
+    /// `kernels.note_waits`, the last 65,536 waits inside its kernels. End it on all ranks with [`Profile::finish`].
     ///
     /// # Errors
     /// [`anabranch_hip::Error::Traced`] while the device is traced already, as by `anabranch trace`; the codes of a stream and its events; those
@@ -37,7 +38,9 @@ impl World {
         let trace = self.device().start_trace(BOUND)?;
         let waits = self.trace_waits().inspect_err(|_| trace.stop())?;
         let mut profile = Profile { world: self.clone(), trace, waits, lines: Vec::new() };
-        profile.lines.extend(Line::of_kernel_clock(&mut profile.waits)?);
+        if let Some(waits) = &mut profile.waits {
+            profile.lines.extend(Line::of_kernel_clock(waits)?);
+        }
         Ok(profile)
     }
 }
@@ -55,13 +58,15 @@ impl Profile {
         self.trace.drain(DRAIN);
         self.trace.stop();
         let mut of_kernels = std::mem::take(&mut self.lines);
-        of_kernels.extend(Line::of_waits(&mut self.waits)?);
-        of_kernels.extend(Line::of_kernel_clock(&mut self.waits)?);
+        if let Some(waits) = &mut self.waits {
+            of_kernels.extend(Line::of_waits(waits)?);
+            of_kernels.extend(Line::of_kernel_clock(waits)?);
+        }
         let world = &self.world;
         let mut lines = vec![Line::rank(world.rank(), &world.device().name(), &world.local().nics_of.0)];
         lines.extend(Line::of_records(self.trace.take()));
         lines.extend(of_kernels);
-        lines.push(Line::untraced(self.trace.untraced(), self.waits.lost()));
+        lines.push(Line::untraced(self.trace.untraced(), self.waits.as_ref().map_or(0, WaitTrace::lost)));
         for _ in 0..ROUNDS {
             let sent = Trace::now_ns();
             world.exchange(world.group(), "compare clocks", &[])?;

@@ -154,15 +154,17 @@ fn profile_writes_a_picture_of_all_ranks_on_rank_0() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Rank 2 comes late: kernels of the others wait for it, and its own for nobody.
+/// Rank 2 comes late: kernels of the others wait for it.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "no simulation runs this test")]
 fn waits_inside_kernels_name_the_rank_that_is_late() {
     const LATE: u32 = 2;
-    const DELAY: Duration = Duration::from_millis(60);
+    const DELAY: Duration = Duration::from_millis(200);
     let folder = folder("waits");
     let path = folder.join("run.json");
-    let results = anabranch::spawn_threads(&config(), RANKS, |world| {
+    let mut config = config();
+    config.kernels.note_waits = true;
+    let results = anabranch::spawn_threads(&config, RANKS, |world| {
         let mut communicator = world.communicator(world.group())?;
         let memory = world.allocate(world.group(), COUNT * 4, 4, "sum")?;
         let stream = world.device().create_stream()?;
@@ -170,6 +172,7 @@ fn waits_inside_kernels_name_the_rank_that_is_late() {
         communicator.all_reduce(tensor, Sum, Options::on(&stream))?.wait_on(&stream)?;
         world.synchronize(&stream)?;
         let profile = world.profile()?;
+        world.barrier(world.group(), "before the late call")?;
         if world.rank().get() == LATE {
             std::thread::sleep(DELAY);
         }
@@ -181,10 +184,10 @@ fn waits_inside_kernels_name_the_rank_that_is_late() {
         result.unwrap();
     }
     let picture = std::fs::read_to_string(&path).unwrap();
-    let half = DELAY.as_micros() as f64 / 2.0;
+    let quarter = DELAY.as_micros() as f64 / 4.0;
     let found: BTreeSet<_> = spans(&picture)
         .into_iter()
-        .filter(|(event, begin, end)| event["cat"] == "wait" && end - begin > half)
+        .filter(|(event, begin, end)| event["cat"] == "wait" && end - begin > quarter)
         .map(|(event, ..)| {
             let name = event["name"].as_str().unwrap();
             assert!(name.starts_with("ccl: "), "{name}");
@@ -194,7 +197,6 @@ fn waits_inside_kernels_name_the_rank_that_is_late() {
     // A rank may also wait for one that waits for the late one.
     let late = BTreeSet::from([(0, 2), (1, 2), (3, 2)]);
     assert!(found.is_superset(&late), "the rank, and the rank that it waited for: {found:?}");
-    assert!(found.iter().all(|(rank, _)| *rank != u64::from(LATE)), "{found:?}");
     assert!(picture.contains("waits for rank 2") && picture.contains("clock of waits within"));
     std::fs::remove_dir_all(&folder).unwrap();
 }

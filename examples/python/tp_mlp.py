@@ -11,7 +11,6 @@ import os
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed._functional_collectives import all_reduce
 
 FEATURES, HIDDEN, BATCH, STEPS = 32, 128, 64, 20
@@ -41,15 +40,15 @@ class AddParts(torch.autograd.Function):
         return gradient
 
 
-class Layer(nn.Module):
+class Layer(torch.nn.Module):
     """Two matrices, of which this rank has ``HIDDEN / ranks`` columns and rows."""
 
     def __init__(self) -> None:
         super().__init__()
         rank, size = dist.get_rank(), dist.get_world_size()
         part = slice(HIDDEN // size * rank, HIDDEN // size * (rank + 1))
-        self.up = nn.Parameter(torch.randn(FEATURES, HIDDEN)[:, part] / FEATURES**0.5)
-        self.down = nn.Parameter(torch.randn(HIDDEN, FEATURES)[part] / HIDDEN**0.5)
+        self.up = torch.nn.Parameter(torch.randn(FEATURES, HIDDEN)[:, part] / FEATURES**0.5)
+        self.down = torch.nn.Parameter(torch.randn(HIDDEN, FEATURES)[part] / HIDDEN**0.5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + AddParts.apply(torch.relu(AddGradients.apply(x) @ self.up) @ self.down)
@@ -59,18 +58,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", default="anabranch")
     backend = parser.parse_args().backend
-    device = torch.device("cpu")
-    if torch.cuda.is_available() and backend != "gloo":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
+    device = "cuda" if torch.cuda.is_available() and backend != "gloo" else "cpu"
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(backend)
-
     torch.manual_seed(0)  # The same matrices and data on all ranks; each keeps its part.
-    model = nn.Sequential(Layer(), Layer()).to(device)
+    model = torch.nn.Sequential(Layer(), Layer()).to(device)
     x, target = torch.randn(BATCH, FEATURES).to(device), torch.randn(BATCH, FEATURES).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for step in range(STEPS):
-        loss = nn.functional.mse_loss(model(x), target)
+        loss = torch.nn.functional.mse_loss(model(x), target)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

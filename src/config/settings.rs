@@ -189,6 +189,9 @@ settings! {
         extra_options (shared): Vec<String> = Vec::new();
         /// Whether kernels carry debug information; part of the cache key.
         debug_info (shared): bool = false;
+        /// Whether kernels note their waits for other ranks, for pictures of runs; part of the cache key. Their waits take longer.
+        /// `anabranch trace` sets it for its ranks.
+        note_waits: bool = false;
         /// Number of compilers that run at the same time.
         jobs: Option<u32> => "one per core", within 1..;
         /// Number of failed compilations whose sources and logs are kept.

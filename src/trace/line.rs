@@ -4,6 +4,7 @@ use std::io;
 
 use anabranch_hip::{TraceRecord, Untraced};
 use anabranch_ranks::GlobalRank;
+use anabranch_shmem::stamp::STAMP;
 use anabranch_shmem::{KernelClock, TracedWait, WaitTrace};
 use serde::{Deserialize, Serialize};
 
@@ -133,6 +134,8 @@ impl Line {
                 begin: begin_ns,
                 end: end_ns,
             }),
+            // The trace's own looks at the clock of kernels.
+            TraceRecord::Work { work, .. } if &*work.name == STAMP.entry() => return None,
             TraceRecord::Work { work, call, stream, begin_ns, end_ns } => Self::Work(Work {
                 name: work.name.as_ref().to_owned(),
                 call,

@@ -120,7 +120,7 @@ impl TraceFile {
     /// [`anabranch_shmem::World::trace_waits`].
     pub(crate) fn follow(&self, world: &anabranch_shmem::World) -> anabranch_shmem::Result<()> {
         let mut waits = self.waits();
-        waits.trace = Some(world.trace_waits()?);
+        waits.trace = world.trace_waits()?;
         waits.collect_with_clock()
     }
 

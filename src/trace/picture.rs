@@ -212,13 +212,18 @@ pub(crate) fn picture(mut parts: Vec<Part>) -> serde_json::Result<String> {
             Tracks { threads: 0, streams: FIRST_STREAM }
         });
         let worst = |clocks: &[(i64, u64, u64)]| clocks.iter().map(|(.., error)| *error).max().unwrap_or(0);
-        let (worst, worst_kernel) = (worst(&part.clocks), worst(&part.kernel_clocks));
+        let worst_device = worst(&part.clocks);
+        let waits = if part.kernel_clocks.is_empty() {
+            "waits of kernels not noted (kernels.note_waits)".to_owned()
+        } else {
+            format!("clock of waits within {} ns", worst(&part.kernel_clocks))
+        };
         let untraced = part.untraced.map_or_else(
             || "the rank ended without an end of its trace".to_owned(),
             |(lost, captured)| format!("{lost} entries lost, {captured} launches captured into graphs"),
         );
         let about_rank = format!(
-            "{untraced}; device clock within {worst} ns of the host's, clock of waits within {worst_kernel} ns, host clock within {} ns of the \
+            "{untraced}; device clock within {worst_device} ns of the host's, {waits}, host clock within {} ns of the \
              first rank's",
             times.error
         );

@@ -29,6 +29,9 @@ device_struct! {
     }
 }
 
+/// The parameter ([`JitConfig::parameters`](crate::JitConfig::parameters)) of kernels that note their waits.
+pub const NOTE_WAITS: &str = "NOTE_WAITS";
+
 /// Notes in the ring of [`WaitControl::notes`].
 pub const WAIT_NOTES: u64 = 1 << 16;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anabranch_clock::Moment;
 use anabranch_hip::{HostBuffer, LaunchShape, Stream};
-use anabranch_hip_jit::control::{WAIT_NOTES, WaitNote};
+use anabranch_hip_jit::control::{NOTE_WAITS, WAIT_NOTES, WaitNote};
 use anabranch_hip_jit::{DevicePointer, KernelSpec, LoadedKernel};
 use bytemuck::Zeroable as _;
 
@@ -53,12 +53,15 @@ pub struct WaitTrace {
 }
 
 impl World {
-    /// Lets kernels of this rank note their waits.
+    /// Lets kernels of this rank note their waits. `None` where they are compiled without ([`NOTE_WAITS`]).
     ///
     /// # Errors
     /// The first call compiles a kernel; the codes of memory and of a stream.
-    pub fn trace_waits(&self) -> Result<WaitTrace> {
+    pub fn trace_waits(&self) -> Result<Option<WaitTrace>> {
         let device = self.device();
+        if !self.jit().config().parameters.iter().any(|(name, _)| *name == NOTE_WAITS) {
+            return Ok(None);
+        }
         let unit = self.jit().load(device, &KernelSpec::new(&STAMP_UNIT))?;
         let stamp = unit.get(STAMP)?;
         let words = device.allocate_host(16)?;
@@ -78,7 +81,7 @@ impl World {
         };
         // What an earlier trace has left.
         trace.next = (0..WAIT_NOTES).map(|place| trace.number_at(place)).max().unwrap_or(0) + 1;
-        Ok(trace)
+        Ok(Some(trace))
     }
 }
 
@@ -154,7 +157,6 @@ impl WaitTrace {
             std::thread::yield_now();
         }
         let half = (now() - before) / 2;
-        self.stream.synchronize()?;
         let kernel_ns = self.words.atomic_u64(8)?.load(Ordering::Acquire);
         Ok(Some(KernelClock { kernel_ns, host_ns: before + half, error_ns: half }))
     }

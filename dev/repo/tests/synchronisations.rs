@@ -29,6 +29,7 @@ const KNOWN: [(&str, &str, &str); 12] = [
         "drop",
         "a copy of an abort on its way would outlive the words it copies",
     ),
+    ("crates/shmem/src/wait_trace.rs", "drop", "a stamp on its way would outlive the words it is written to"),
     (
         "crates/shmem/src/world/nic_probe/queues.rs",
         "probe",

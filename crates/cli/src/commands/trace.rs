@@ -10,6 +10,9 @@ use clap::Args;
 
 use super::run::{RunArgs, run_with};
 
+/// The setting `kernels.note_waits` of the ranks.
+const NOTE_WAITS: &str = "ANABRANCH__KERNELS__NOTE_WAITS";
+
 /// `anabranch trace`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TraceArgs {
@@ -28,7 +31,11 @@ pub(crate) fn run(arguments: &TraceArgs) -> anyhow::Result<()> {
     let scratch = Environment::of_process().scratch_folder();
     let folder = std::path::absolute(scratch.join(format!("anabranch-trace-{}", std::process::id())))?;
     fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let ended = run_with(&arguments.run, vec![("ANABRANCH_TRACE", folder.clone().into_os_string())]);
+    let mut variables = vec![("ANABRANCH_TRACE", folder.clone().into_os_string())];
+    if Environment::of_process().get(NOTE_WAITS).is_none() {
+        variables.push((NOTE_WAITS, "true".into()));
+    }
+    let ended = run_with(&arguments.run, variables);
     let shown = arguments.output.display();
     let parts = || format!("the parts stay in {}", folder.display());
     let merged = anabranch::trace::merge(&folder).with_context(parts)?;

@@ -5,7 +5,8 @@
 // WaitControl lies in device memory (polling over PCIe would cost a microsecond); FaultRecord lies in pinned host
 // memory, so that the host can read it while the kernel is still there. Both are declared in hip-jit/src/control.rs.
 //
-// While a trace runs, block 0 notes its waits that last, and for whom, in a ring in pinned host memory: shmem/src/wait_trace.rs reads it.
+// With NOTE_WAITS, block 0 notes its waits that last, and for whom, while a trace runs, in a ring in pinned host memory:
+// shmem/src/wait_trace.rs reads it. A variant of its own, since that code made collectives of some microseconds 2 to 5 % slower on H200.
 #pragma once
 
 enum WaitStatus : u32 {
@@ -68,13 +69,10 @@ ANABRANCH_DEVICE void report_fault(const Grid& grid, const WaitContext& wait, u3
     flag_store(grid, &wait.control->abort, ABORT_TIMED_OUT);
 }
 
-// Whether this thread notes its waits. Notes are no part of any protocol, and a seeded machine has none.
+#if defined(NOTE_WAITS)
+// Whether this thread notes its waits.
 ANABRANCH_DEVICE bool notes_waits(const Grid& grid, const WaitContext& wait) {
-#if defined(HOST_INSTRUMENTED)
-    return false;
-#else
     return grid.block == 0 && private_load(grid, &wait.control->notes) != nullptr;
-#endif
 }
 
 // Writes a note. The host takes one whose number it finds before and after the rest.
@@ -93,6 +91,7 @@ ANABRANCH_DEVICE void note_wait(const Grid& grid, const WaitContext& wait, u32 p
     fence_release_system(grid);
     flag_store(grid, &note->number, index + 1);
 }
+#endif
 
 // A wait for a flag after which nothing is read may be RELAXED: it acquires nothing.
 enum WaitOrder : u32 { ACQUIRE, RELAXED };
@@ -108,17 +107,23 @@ struct Missing {
 // What was seen orders nothing else: what it carries is in the words themselves, or an acquire has to follow.
 template <class Look, class Who>
 ANABRANCH_DEVICE WaitStatus wait_for(const Grid& grid, const WaitContext& wait, u32 phase, Look look, Who missing) {
+#if defined(NOTE_WAITS)
     u64 noted_from = 0;
     u32 noted_peer = 0;
+#endif
     for (u32 spins = 1;; ++spins) {
         if (look()) {
+#if defined(NOTE_WAITS)
             if (noted_from != 0) note_wait(grid, wait, phase, noted_peer, noted_from);
+#endif
             return WAIT_OK;
         }
+#if defined(NOTE_WAITS)
         if (spins == SPINS_BEFORE_NOTE && notes_waits(grid, wait)) {
             noted_from = grid.clock_ns();
             noted_peer = missing().peer;
         }
+#endif
         if (spins % SPINS_PER_CHECK == 0) {
             if (is_poisoned(grid, wait.control)) return WAIT_FAULT;
             u64 waited = grid.clock_ns() - wait.start_ns;

@@ -83,6 +83,9 @@ def buffers_are_used_in_turn(rank, size, gloo):
 
 @check
 def groups_are_split(rank, size, gloo):
+    if torch.__version__.startswith("2.14.") and not torch.accelerator.is_available():
+        print("skipped: split_group of torch 2.14 needs an accelerator")
+        return
     whole = dist.group.WORLD
     whole.bound_device_id = torch.device("cpu", 0)
     halves = [list(range(size // 2)), list(range(size // 2, size))]

@@ -6,6 +6,11 @@ use HeldBy::{Mutants, NotNeeded, OtherMemory, Test};
 pub(super) const ABORT_WORD: HeldBy =
     Test("crates/ep/tests/killed.rs, crates/shmem/tests/threads.rs: a world that is poisoned ends its waits");
 
+const NOTES: HeldBy = OtherMemory(
+    "Puts a note before its number. Only the host reads notes, and the machine runs no host beside kernels. What is read is held by \
+     tests/trace.rs: waits that take as long as a rank is late, in whole notes.",
+);
+
 pub(super) const FILES: &[File] = &[
     File {
         file: "hip-jit/device/anabranch/publish.h",
@@ -80,6 +85,11 @@ pub(super) const FILES: &[File] = &[
                 Test("crates/shmem/tests/threads.rs: every fault that the host reports is a complete record"),
             ),
             ("report_fault", "flag_store", ABORT_WORD),
+            ("note_wait", "fetch_add_device", NOTES),
+            ("note_wait", "flag_store", NOTES),
+            ("note_wait", "fence_release_system", NOTES),
+            ("note_wait", "fence_release_system", NOTES),
+            ("note_wait", "flag_store", NOTES),
             (
                 "wait_for",
                 "flag_load",

@@ -127,7 +127,6 @@ const EP_ENGINE: Runs = Runs::Test("crates/ep/tests/engine.rs");
 /// Every kernel of the embedded units.
 pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_bench_product", Runs::Quiet),
-    ("anabranch_bench_stamp", Runs::Quiet),
     ("anabranch_ccl_barrier", MOVES_AND_ENGINE),
     ("anabranch_ccl_conformance_convert", Runs::Quiet),
     ("anabranch_ccl_conformance_reduce", Runs::Quiet),
@@ -220,6 +219,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_sim_push", Runs::Quiet),
     ("anabranch_sim_read", Runs::In(&[Protocol::Barrier])),
     ("anabranch_sim_write", Runs::Quiet),
+    ("anabranch_shmem_stamp", Runs::Quiet),
     ("anabranch_team_barrier", Runs::In(&[Protocol::Barrier])),
     ("anabranch_team_signal", Runs::In(&[Protocol::StreamSignal])),
     ("anabranch_team_signal_wait", Runs::In(&[Protocol::StreamSignal])),
