@@ -18,21 +18,26 @@ mkdir -p "$1"
 folder="$(cd "$1" && pwd)"
 root="$folder/root"
 
-# The address of Debian's main archive in apt's sources. Apt knows it once it has lists.
-address() { apt-get indextargets --format '$(REPO_URI) $(ORIGIN) $(LABEL)' 2>/dev/null | sed -n 's|^\([^ ]*\) Debian Debian$|\1|p' | head -n 1; }
+skip() {
+    rm -f "$folder/bin/python"
+    echo "skipped: $1"
+    exit 0
+}
+[ "$(uname -m)" = x86_64 ] || skip "folders of libraries are those of x86-64"
+command -v apt-get >/dev/null || skip "there is no apt-get"
 
-# A state of its own, where nothing is installed: the machine's lists and packages stay as they are, and every dependency is fetched.
+# The address of Debian's main archive in apt's sources. Apt knows it once it has lists.
+address() { apt-get indextargets --format '$(REPO_URI) $(ORIGIN) $(LABEL)' 2>/dev/null | sed -n 's|^\([^ ]*\) Debian Debian$|\1|p;T;q' || true; }
+
+# With a state of apt of its own, in which nothing is installed: every dependency is fetched, and the machine's packages stay as they are.
 fetch() {
     local mirror keys=/usr/share/keyrings/debian-archive-keyring.gpg
     mirror="$(address)"
     if [ -z "$mirror" ] && grep -q '^ID=debian' /etc/os-release; then
-        apt-get update -qq
+        apt-get update -qq || skip "apt-get update fails"
         mirror="$(address)"
     fi
-    if [ -z "$mirror" ] || ! [ -e "$keys" ]; then
-        echo "skipped: apt has no Debian mirror here, or there is no $keys"
-        exit 0
-    fi
+    { [ -n "$mirror" ] && [ -e "$keys" ]; } || skip "apt has no Debian mirror here, or there is no $keys"
     local options=(-qq -o "Dir::State=$folder/state" -o "Dir::State::status=$folder/state/status" -o "Dir::Cache=$folder/cache"
         -o "Dir::Etc::sourcelist=$folder/sources.list" -o Dir::Etc::sourceparts=/dev/null -o Debug::NoLocking=1 -o APT::Sandbox::User=
         -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o Acquire::Retries=5)
@@ -40,14 +45,10 @@ fetch() {
     mkdir -p "$folder"/{root,state/lists/partial,cache/archives/partial}
     : >"$folder/state/status"
     echo "deb [signed-by=$keys] $mirror $release main" >"$folder/sources.list"
-    if ! { apt-get "${options[@]}" update && apt-get "${options[@]}" --yes --no-install-recommends --download-only install \
-        python3-torch python3-numpy python3-pytest python3-pip libtorch-dev; }; then
-        echo "skipped: torch of $release cannot be fetched now"
-        exit 0
-    fi
+    { apt-get "${options[@]}" update && apt-get "${options[@]}" --yes --no-install-recommends --download-only install \
+        python3-torch python3-numpy python3-pytest python3-pip libtorch-dev; } || skip "torch of $release cannot be fetched now"
     local package
     for package in "$folder"/cache/archives/*.deb; do
-        # Packages outlive what is unpacked: nothing of them is needed after.
         dpkg-deb --extract "$package" "$root"
         rm "$package"
     done
@@ -83,11 +84,7 @@ END
 mkdir -p "$folder/lib/$(basename "$program")/site-packages"
 
 version="$("$folder/bin/python" -c 'import torch; print(torch.__version__)')"
-if ! grep -qE "^$tried" <<<"$version"; then
-    rm "$folder/bin/python"
-    echo "skipped: torch $version of $release was not tried yet"
-    exit 0
-fi
+grep -qE "^$tried" <<<"$version" || skip "torch $version of $release was not tried yet"
 
 # What is imported here is kept compiled: importing torch takes half the time then.
 env -u PYTHONDONTWRITEBYTECODE "$folder/bin/python" - <<'END'

@@ -85,7 +85,7 @@ pub mod jit {
     pub mod control {
         //! How a kernel's waits end.
 
-        pub use anabranch_hip_jit::control::{WaitControl, WaitNote};
+        pub use anabranch_hip_jit::control::WaitControl;
     }
 }
 

@@ -56,17 +56,19 @@ impl Profile {
     /// What made the world fail; [`Error::Trace`] on rank 0 for a file that cannot be written.
     pub fn finish(mut self, path: &Path) -> Result<()> {
         self.trace.drain(DRAIN);
-        self.trace.stop();
         let mut of_kernels = std::mem::take(&mut self.lines);
-        if let Some(waits) = &mut self.waits {
-            of_kernels.extend(Line::of_waits(waits)?);
-            of_kernels.extend(Line::of_kernel_clock(waits)?);
+        let mut overwritten = 0;
+        if let Some(mut waits) = self.waits.take() {
+            of_kernels.extend(Line::of_waits(&mut waits)?);
+            of_kernels.extend(Line::of_kernel_clock(&waits)?);
+            overwritten = waits.lost();
         }
+        self.trace.stop();
         let world = &self.world;
         let mut lines = vec![Line::rank(world.rank(), &world.device().name(), &world.local().nics_of.0)];
         lines.extend(Line::of_records(self.trace.take()));
         lines.extend(of_kernels);
-        lines.push(Line::untraced(self.trace.untraced(), self.waits.as_ref().map_or(0, WaitTrace::lost)));
+        lines.push(Line::untraced(self.trace.untraced(), overwritten));
         for _ in 0..ROUNDS {
             let sent = Trace::now_ns();
             world.exchange(world.group(), "compare clocks", &[])?;
@@ -105,6 +107,8 @@ fn gather(world: &World, bytes: &[u8], slice: usize) -> Result<Vec<Vec<u8>>> {
 
 impl Drop for Profile {
     fn drop(&mut self) {
+        // Another trace may begin as soon as this one has stopped.
+        self.waits = None;
         self.trace.stop();
     }
 }

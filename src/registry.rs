@@ -19,7 +19,7 @@ pub fn kernel_registry() -> Vec<KernelSpec> {
             anabranch_transport_rdma::Atomics::Standard,
         ),
         KernelSpec::new(&anabranch_shmem::p2p::P2P_UNIT),
-        KernelSpec::new(&anabranch_shmem::stamp::STAMP_UNIT),
+        KernelSpec::new(&anabranch_shmem::CLOCK_UNIT),
     ];
     all.extend(anabranch_ep::kernels());
     all.extend(anabranch_ccl::kernels());

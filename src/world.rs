@@ -63,9 +63,6 @@ impl World {
     /// # Errors
     /// As [`anabranch_shmem::World::leave`].
     pub fn leave(&self) -> Result<(), anabranch_shmem::Error> {
-        if let Some(trace) = &self.trace {
-            trace.take_waits();
-        }
         let left = self.inner.leave();
         if let Some(trace) = &self.trace {
             trace.finish();
@@ -192,7 +189,7 @@ impl Platform {
         // All shared settings: the world has compared only those that it uses.
         world.compare(world.group(), "compare configurations", self.config().fields())?;
         if let Some(trace) = &trace {
-            trace.follow(&world)?;
+            trace.follow(&world);
         }
         Ok(World { inner: world, config: Arc::new(self.config().clone()), trace })
     }
@@ -224,16 +221,9 @@ impl Platform {
         let work = |world: &anabranch_shmem::World| {
             let trace = traces[world.rank().index()].clone();
             if let Some(trace) = &trace {
-                trace.follow(world).unwrap_or_else(|error| {
-                    tracing::warn!(%error, "waits of kernels are missing from the trace of this rank");
-                });
+                trace.follow(world);
             }
-            let worked =
-                work(&World { inner: world.clone(), config: Arc::clone(&config), trace: trace.clone() });
-            if let Some(trace) = trace {
-                trace.take_waits();
-            }
-            worked
+            work(&World { inner: world.clone(), config: Arc::clone(&config), trace })
         };
         Ok(anabranch_shmem::spawn_threads(self.ranks(), setup, work))
     }

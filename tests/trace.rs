@@ -154,6 +154,10 @@ fn profile_writes_a_picture_of_all_ranks_on_rank_0() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+fn number(event: &Value, key: &str) -> u64 {
+    event[key].as_u64().unwrap()
+}
+
 /// Rank 2 comes late: kernels of the others wait for it.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "no simulation runs this test")]
@@ -185,20 +189,64 @@ fn waits_inside_kernels_name_the_rank_that_is_late() {
     }
     let picture = std::fs::read_to_string(&path).unwrap();
     let quarter = DELAY.as_micros() as f64 / 4.0;
-    let found: BTreeSet<_> = spans(&picture)
-        .into_iter()
-        .filter(|(event, begin, end)| event["cat"] == "wait" && end - begin > quarter)
-        .map(|(event, ..)| {
-            let name = event["name"].as_str().unwrap();
-            assert!(name.starts_with("ccl: "), "{name}");
-            (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap() - 5000)
-        })
+    let parsed: Value = serde_json::from_str(&picture).unwrap();
+    let events = parsed["traceEvents"].as_array().unwrap();
+    let names: BTreeMap<(u64, u64), &str> = events
+        .iter()
+        .filter(|event| event["name"] == "thread_name")
+        .map(|event| ((number(event, "pid"), number(event, "tid")), event["args"]["name"].as_str().unwrap()))
         .collect();
+    let calls: Vec<_> = spans(&picture).into_iter().filter(|(event, ..)| event["cat"] == "device").collect();
+    let mut found = BTreeSet::new();
+    for (event, begin, end) in spans(&picture) {
+        if event["cat"] != "wait" || end - begin < quarter {
+            continue;
+        }
+        let name = event["name"].as_str().unwrap();
+        assert!(name.starts_with("ccl: "), "{name}");
+        let rank = number(&event, "pid");
+        let within = calls
+            .iter()
+            .any(|(call, from, to)| number(call, "pid") == rank && *from - 1e4 < begin && end < *to + 1e4);
+        assert!(within, "{event} lies in a kernel of its rank, within 10 ms: {calls:?}");
+        found.insert((rank, names[&(rank, number(&event, "tid"))]));
+    }
     // A rank may also wait for one that waits for the late one.
-    let late = BTreeSet::from([(0, 2), (1, 2), (3, 2)]);
-    assert!(found.is_superset(&late), "the rank, and the rank that it waited for: {found:?}");
-    assert!(picture.contains("waits for rank 2") && picture.contains("clock of waits within"));
+    let late = BTreeSet::from([(0, "waits for rank 2"), (1, "waits for rank 2"), (3, "waits for rank 2")]);
+    assert!(found.is_superset(&late), "the rank, and for whom it waited: {found:?}");
+    assert!(picture.contains("clock of waits within"));
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// What a kernel notes after the end of a profile goes into memory that stays.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "no simulation runs this test")]
+fn profile_may_end_while_a_kernel_waits() {
+    let mut config = config();
+    config.kernels.note_waits = true;
+    let results = anabranch::spawn_threads(&config, 2, |world| -> Result<(), Error> {
+        let mut communicator = world.communicator(world.group())?;
+        let memory = world.allocate(world.group(), COUNT * 4, 4, "sum")?;
+        let stream = world.device().create_stream()?;
+        let tensor = TypedTensor::<u32>::symmetric(&memory, 0, COUNT)?;
+        let profile = world.profile()?;
+        world.barrier(world.group(), "before the late call")?;
+        if world.rank().get() == 1 {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        communicator.all_reduce(tensor, Sum, Options::on(&stream))?.wait_on(&stream)?;
+        if world.rank().get() == 0 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(profile);
+        world.synchronize(&stream)?;
+        // Another one begins after it.
+        drop(world.profile()?);
+        Ok(())
+    });
+    for result in results.unwrap() {
+        result.unwrap();
+    }
 }
 
 #[test]

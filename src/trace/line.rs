@@ -4,8 +4,7 @@ use std::io;
 
 use anabranch_hip::{TraceRecord, Untraced};
 use anabranch_ranks::GlobalRank;
-use anabranch_shmem::stamp::STAMP;
-use anabranch_shmem::{KernelClock, TracedWait, WaitTrace};
+use anabranch_shmem::{CLOCK, KernelClock, TracedWait, WaitTrace};
 use serde::{Deserialize, Serialize};
 
 /// One line. Times are in ns: those of calls and rounds by the host's monotonic clock, those of work by the device's, and those of waits by
@@ -99,7 +98,7 @@ impl Line {
     ///
     /// # Errors
     /// The launch's.
-    pub(crate) fn of_kernel_clock(waits: &mut WaitTrace) -> anabranch_shmem::Result<Option<Self>> {
+    pub(crate) fn of_kernel_clock(waits: &WaitTrace) -> anabranch_shmem::Result<Option<Self>> {
         let line = |look: KernelClock| Self::KernelClock {
             kernel: look.kernel_ns,
             host: look.host_ns,
@@ -135,7 +134,7 @@ impl Line {
                 end: end_ns,
             }),
             // The trace's own looks at the clock of kernels.
-            TraceRecord::Work { work, .. } if &*work.name == STAMP.entry() => return None,
+            TraceRecord::Work { work, .. } if &*work.name == CLOCK.entry() => return None,
             TraceRecord::Work { work, call, stream, begin_ns, end_ns } => Self::Work(Work {
                 name: work.name.as_ref().to_owned(),
                 call,

@@ -114,17 +114,19 @@ impl TraceFile {
         Ok(Self { trace, waits, writer: Mutex::new(Some((stop, thread))) })
     }
 
-    /// Records the waits of this world's kernels, too, from now on.
-    ///
-    /// # Errors
-    /// [`anabranch_shmem::World::trace_waits`].
-    pub(crate) fn follow(&self, world: &anabranch_shmem::World) -> anabranch_shmem::Result<()> {
+    /// Records the waits of this world's kernels, too, from now on. Where that fails, the trace goes on without them.
+    pub(crate) fn follow(&self, world: &anabranch_shmem::World) {
         let mut waits = self.waits();
-        waits.trace = world.trace_waits()?;
-        waits.collect_with_clock()
+        let started = world.trace_waits().and_then(|trace| {
+            waits.trace = trace;
+            waits.collect_with_clock()
+        });
+        if let Err(error) = started {
+            tracing::warn!(%error, "waits of kernels are missing from the trace of this rank");
+        }
     }
 
-    /// Takes the waits up to now: before the world goes, which has their names.
+    /// Takes the waits up to now, with a look at their clock.
     pub(crate) fn take_waits(&self) {
         if let Err(error) = self.waits().collect_with_clock() {
             tracing::warn!(%error, "waits of kernels are missing from the trace of this rank");

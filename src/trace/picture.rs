@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::line::{Call, Line, Wait, Work};
 
-/// Tracks of a rank: its host threads come first, then its streams, then waits for each rank, then who started late.
+/// Tracks of a rank: its host threads come first, then its streams, then who started late, then waits for each rank.
 const FIRST_STREAM: u64 = 1000;
-const FIRST_WAIT: u64 = 5000;
+const FIRST_WAIT: u64 = 10_000;
 const LATE: u64 = 9999;
 /// In ns: in this time a clock drifts by less than a look is wrong.
 const NEAR: i64 = 100_000_000;
@@ -209,14 +209,14 @@ pub(crate) fn picture(mut parts: Vec<Part>) -> serde_json::Result<String> {
             let name = format!("rank {}: {}", part.rank, part.device);
             events.name("process_name", part.rank, 0, &name);
             events.all.push(json!({"ph": "M", "name": "process_sort_index", "pid": part.rank, "args": {"sort_index": part.rank}}));
-            Tracks { threads: 0, streams: FIRST_STREAM }
+            Tracks { threads: 0, streams: FIRST_STREAM, waits: FIRST_WAIT }
         });
         let worst = |clocks: &[(i64, u64, u64)]| clocks.iter().map(|(.., error)| *error).max().unwrap_or(0);
         let worst_device = worst(&part.clocks);
-        let waits = if part.kernel_clocks.is_empty() {
-            "waits of kernels not noted (kernels.note_waits)".to_owned()
-        } else {
-            format!("clock of waits within {} ns", worst(&part.kernel_clocks))
+        let waits = match (part.kernel_clocks.is_empty(), part.waits.len()) {
+            (false, _) => format!("clock of waits within {} ns", worst(&part.kernel_clocks)),
+            (true, 0) => "waits of kernels not noted (kernels.note_waits)".to_owned(),
+            (true, count) => format!("{count} waits left out: the device did not answer with its clock"),
         };
         let untraced = part.untraced.map_or_else(
             || "the rank ended without an end of its trace".to_owned(),
@@ -229,7 +229,7 @@ pub(crate) fn picture(mut parts: Vec<Part>) -> serde_json::Result<String> {
         );
         about.insert(format!("rank {}, part {}", part.rank, about.len()), about_rank.into());
         events.part(times, tracks);
-        events.waits(times);
+        events.waits(times, tracks);
     }
     events.late(&times);
     serde_json::to_string(&json!({"traceEvents": events.all, "displayTimeUnit": "ns", "otherData": about}))
@@ -239,6 +239,7 @@ pub(crate) fn picture(mut parts: Vec<Part>) -> serde_json::Result<String> {
 struct Tracks {
     threads: u64,
     streams: u64,
+    waits: u64,
 }
 
 struct Events {
@@ -330,25 +331,28 @@ impl Events {
     }
 
     /// Waits inside kernels: a track for each rank that was waited for.
-    fn waits(&mut self, times: &Times<'_>) {
-        let rank = times.part.rank;
-        let mut waits = times.part.whole_waits();
+    fn waits(&mut self, times: &Times<'_>, tracks: &mut Tracks) {
+        let part = times.part;
+        if part.kernel_clocks.is_empty() {
+            return;
+        }
+        let mut waits = part.whole_waits();
         waits.sort_by_key(|wait| wait.begin);
-        let mut ends = BTreeMap::new();
+        let mut of_peers = BTreeMap::new();
         for wait in waits {
-            let track = FIRST_WAIT + u64::from(wait.peer);
-            let over = ends.entry(wait.peer).or_insert_with(|| {
-                self.name("thread_name", rank, track, &format!("waits for rank {}", wait.peer));
-                i64::MIN
+            let (track, over) = of_peers.entry(wait.peer).or_insert_with(|| {
+                tracks.waits += 1;
+                self.name("thread_name", part.rank, tracks.waits, &format!("waits for rank {}", wait.peer));
+                (tracks.waits, i64::MIN)
             });
-            let (mut begin, end) = (times.kernel(wait.begin), times.kernel(wait.end));
-            // Spans of one track lie one after the other, or one in the other.
-            if end > *over {
-                begin = begin.max(*over);
-                *over = end;
+            // Of waits at one time for one rank, each is shown after the one before it.
+            let (begin, end) = (times.kernel(wait.begin).max(*over), times.kernel(wait.end));
+            if end <= *over {
+                continue;
             }
+            *over = end;
             let text = format!("{}: {}", wait.operation, wait.phase);
-            self.span((rank, track), "wait", &text, (begin, end), &json!({"epoch": wait.epoch}));
+            self.span((part.rank, *track), "wait", &text, (begin, end), &json!({"epoch": wait.epoch}));
         }
     }
 

@@ -7,6 +7,7 @@ use clap::Subcommand;
 
 use crate::ccl::overlap::{self, OverlapArgs};
 use crate::ccl::{self, CclArgs};
+use crate::device;
 use crate::ep::{self, EpArgs};
 use crate::p2p::{self, P2pArgs};
 use crate::ranks::{RankArgs, RankContext};
@@ -111,7 +112,8 @@ impl BenchCommand {
 
 /// The benchmarks' own kernels, for prebuilding.
 pub fn kernels() -> Vec<KernelSpec> {
-    let mut all = overlap::product_kernels().to_vec();
+    let mut all = device::own_kernels();
+    all.extend(overlap::product_kernels());
     all.extend(anabranch_conformance::shmem::kernels());
     all.extend(anabranch_conformance::ep::kernels());
     all

@@ -5,11 +5,26 @@ use std::sync::Arc;
 
 use anabranch::{Error, Group, GroupRank, World};
 use anabranch_hip::{DeviceAddress, DeviceBuffer, LaunchShape, Stream};
-use anabranch_hip_jit::{DevicePointer, Kernel, KernelSpec, LoadedKernel, LoadedUnit};
+use anabranch_hip_jit::{
+    DevicePointer, Kernel, KernelSpec, LoadedKernel, LoadedUnit, PRELUDE, device_struct, kernel_unit,
+};
 use anabranch_shmem::p2p::{self, P2P_UNIT, P2pCopyArgs, P2pPingArgs};
-use anabranch_shmem::stamp::{STAMP, STAMP_UNIT, StampArgs};
 use anabranch_shmem::{SymmetricMemory, Team};
 use anyhow::{Context as _, bail};
+
+device_struct! {
+    /// Arguments of the time stamp kernel.
+    pub(crate) struct StampArgs {
+        pub(crate) stamps: DevicePointer<u64>,
+        pub(crate) count: DevicePointer<u64>,
+        pub(crate) capacity: u64,
+    }
+}
+
+kernel_unit! {
+    static STAMP_UNIT: "bench_stamp", include_str!("../kernels/stamp.hip"), &[PRELUDE];
+    const STAMP: Kernel<StampArgs> = "anabranch_bench_stamp";
+}
 
 /// Number of the ping in fault records.
 const PING: u32 = 0x1000;
@@ -27,6 +42,11 @@ pub(crate) fn heap_bytes(area: u64, ranks: u32) -> anyhow::Result<u64> {
     let flags = u64::from(ranks) * u64::from(FLAG_STRIDE);
     let bytes = area.checked_mul(2).and_then(|areas| areas.checked_add(flags));
     bytes.with_context(|| format!("two areas of {area} bytes are more than any heap holds"))
+}
+
+/// Kernels that are not in the registry.
+pub(crate) fn own_kernels() -> Vec<KernelSpec> {
+    vec![KernelSpec::new(&STAMP_UNIT)]
 }
 
 /// What the transfers launch.

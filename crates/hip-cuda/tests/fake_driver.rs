@@ -282,6 +282,12 @@ fn relaxed_captures(runtime: &Runtime, notes: &Notes) {
     drop(relaxed);
     assert_eq!(notes.take(), "mode 0\n");
     stream.end_capture().unwrap();
+    notes.take();
+    // A thread without a context gets none by it.
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(RelaxedCapture::new(runtime).unwrap()));
+    });
+    assert_eq!(notes.take(), "mode 2\nmode 0\n");
 }
 
 /// What HIP refuses beside a capture is refused here, although the driver would do it.

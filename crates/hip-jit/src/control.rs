@@ -44,7 +44,7 @@ device_struct! {
         pub group: u64,
         /// The epoch of the operation.
         pub epoch: u64,
-        /// When it had lasted for some looks, by the kernel's clock.
+        /// When it had lasted for eight polls, by the kernel's clock.
         pub begin_ns: u64,
         /// When it was over, by the kernel's clock.
         pub end_ns: u64,
@@ -52,7 +52,7 @@ device_struct! {
         pub operation: u32,
         /// The phase within the operation.
         pub phase: u32,
-        /// The peer waited for, the first of several, as a rank of the group.
+        /// The peer waited for, of several the last one that was seen missing, as a rank of the group.
         pub peer: u32,
         /// Zero.
         pub reserved: u32,
@@ -72,8 +72,8 @@ device_struct! {
         pub claimed: u32,
         /// Zero.
         pub reserved: u32,
-        /// Where waits are noted, a ring of [`WAIT_NOTES`]; null while no trace runs.
-        pub notes: DevicePointer<WaitNote>,
+        /// Address of the ring of [`WAIT_NOTES`] notes ([`WaitNote`]); 0 while no trace runs.
+        pub notes: u64,
         /// Notes that were begun.
         pub noted: u64,
     }

@@ -59,7 +59,7 @@ fn unanswered_wait_expires_on_the_virtual_clock() {
         fault: DevicePointer::new(DeviceAddress(bench.record.address())),
         claimed: 0,
         reserved: 0,
-        notes: DevicePointer::NULL,
+        notes: 0,
         noted: 0,
     };
     bench.machine.write(bench.control, 0, bytemuck::bytes_of(&control)).unwrap();

@@ -8,7 +8,7 @@ use crate::stream::{NULL_STREAM_BY_NAME, Stream};
 use crate::types::{HipError, flags};
 
 /// While it lives, this thread may load kernels and allocate beside a capture of any thread, as NCCL does
-/// (`hipThreadExchangeStreamCaptureMode`). It is dropped on the thread that made it.
+/// (`hipThreadExchangeStreamCaptureMode`). Drop it on the thread that made it.
 #[derive(Debug)]
 pub struct RelaxedCapture {
     runtime: Runtime,

@@ -31,7 +31,6 @@ mod memory;
 mod order;
 pub mod p2p;
 mod route;
-pub mod stamp;
 mod team;
 mod wait_trace;
 mod world;
@@ -54,7 +53,7 @@ pub use route::{
 #[cfg(feature = "rdma")]
 pub use route::{for_nic, nic_team_kernel};
 pub use team::{MAX_COPY_STREAMS, PeerCopy, Signal, SignalOp, StreamBarrier, Team, TeamTable};
-pub use wait_trace::{KernelClock, WaitTrace};
+pub use wait_trace::{CLOCK, CLOCK_UNIT, ClockArgs, KernelClock, WaitTrace};
 pub use world::{
     LaunchGuard, LossTolerance, RankError, RankSetup, ResidencyPermit, ResidencyShare, World, spawn_threads,
     spawn_threads_on,

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Where the host waits for a stream or device: file, function, and who would see what too early; a line for each wait of a function.
-const KNOWN: [(&str, &str, &str); 13] = [
+const KNOWN: [(&str, &str, &str); 12] = [
     ("crates/capi/src/world.rs", "anabranch_synchronize", "the user asks for it"),
     ("crates/ep/src/run/mod.rs", "check_ids", "the host reads the ids that dispatch met and put down"),
     ("crates/ep/src/run/dropped.rs", "dropped", "the host reads the map of copies that dispatch writes"),
@@ -29,7 +29,6 @@ const KNOWN: [(&str, &str, &str); 13] = [
         "drop",
         "a copy of an abort on its way would outlive the words it copies",
     ),
-    ("crates/shmem/src/wait_trace.rs", "drop", "a stamp on its way would outlive the words it is written to"),
     (
         "crates/shmem/src/world/nic_probe/queues.rs",
         "probe",

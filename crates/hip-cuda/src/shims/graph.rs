@@ -6,7 +6,7 @@ use core::ptr;
 use anabranch_hip::HipError;
 use anabranch_hip::types::{HipGraph, HipGraphExec, HipStream};
 
-use crate::call::{forward, give, in_context};
+use crate::call::{forward, give, in_context, with_driver};
 use crate::convert::check;
 
 /// Starts to record a stream instead of running it.
@@ -54,9 +54,9 @@ pub(crate) unsafe extern "C" fn hipStreamIsCapturing(stream: HipStream, status: 
     })
 }
 
-/// Sets which captures refuse calls of this thread, and reads what it was.
+/// Sets which captures refuse calls of this thread, and reads what it was. Needs no context, and makes none.
 pub(crate) unsafe extern "C" fn hipThreadExchangeStreamCaptureMode(mode: *mut c_int) -> HipError {
-    in_context(|driver| {
+    with_driver(|driver| {
         // SAFETY: the caller gives a pointer to an int. Both libraries number the modes alike.
         check(unsafe { (driver.cuda.cuThreadExchangeStreamCaptureMode)(mode) })
     })

@@ -25,7 +25,7 @@ static constexpr u32 SPINS_PER_CHECK = 1;
 static constexpr u32 SPINS_PER_CHECK = 256;
 #endif
 
-// Notes in the ring, as in hip-jit/src/control.rs, and the look after which a wait is noted: what came at once is none.
+// Notes in the ring, as in hip-jit/src/control.rs, and the polls after which a wait is noted.
 static constexpr u64 WAIT_NOTES = 65536;
 static constexpr u32 SPINS_BEFORE_NOTE = 8;
 
@@ -70,15 +70,11 @@ ANABRANCH_DEVICE void report_fault(const Grid& grid, const WaitContext& wait, u3
 }
 
 #if defined(NOTE_WAITS)
-// Whether this thread notes its waits.
-ANABRANCH_DEVICE bool notes_waits(const Grid& grid, const WaitContext& wait) {
-    return grid.block == 0 && private_load(grid, &wait.control->notes) != nullptr;
-}
-
 // Writes a note. The host takes one whose number it finds before and after the rest.
-ANABRANCH_DEVICE void note_wait(const Grid& grid, const WaitContext& wait, u32 phase, u32 peer, u64 begin_ns) {
+ANABRANCH_DEVICE void note_wait(const Grid& grid, const WaitContext& wait, WaitNote* notes, u32 phase, u32 peer,
+                                u64 begin_ns) {
     u64 index = fetch_add_device(grid, &wait.control->noted, static_cast<u64>(1));
-    WaitNote* note = private_load(grid, &wait.control->notes) + index % WAIT_NOTES;
+    WaitNote* note = notes + index % WAIT_NOTES;
     flag_store(grid, &note->number, static_cast<u64>(0));
     fence_release_system(grid);
     remote_store(grid, &note->group, wait.group);
@@ -103,27 +99,47 @@ struct Missing {
     u64 seen;
 };
 
-// Spins until `look()` is true, the budget is spent, or the world is poisoned. `missing()` is asked when the budget is spent.
+// A wait of this thread, and its note where it lasts. The trace may end meanwhile; the ring stays.
+struct NotedWait {
+    const Grid& grid;
+    const WaitContext& wait;
+    u32 phase;
+#if defined(NOTE_WAITS)
+    u32 peer = 0;
+    u64 from_ns = 0;
+    WaitNote* notes = nullptr;
+
+    template <class Who>
+    ANABRANCH_DEVICE void polled(u32 spins, Who missing) {
+        if (spins % SPINS_BEFORE_NOTE != 0) return;
+        if (notes == nullptr) {
+            if (spins != SPINS_BEFORE_NOTE || grid.block != 0) return;
+            notes = reinterpret_cast<WaitNote*>(flag_load(grid, &wait.control->notes));
+            if (notes == nullptr) return;
+            from_ns = grid.clock_ns();
+        }
+        peer = missing().peer;
+    }
+    // Inside the loop: lanes of a wave may leave it together.
+    ANABRANCH_DEVICE bool ended(bool is_there) {
+        if (is_there && notes != nullptr) note_wait(grid, wait, notes, phase, peer, from_ns);
+        return is_there;
+    }
+#else
+    template <class Who>
+    ANABRANCH_DEVICE void polled(u32, Who) {}
+    ANABRANCH_DEVICE bool ended(bool is_there) { return is_there; }
+#endif
+};
+
+// Spins until `look()` is true, the budget is spent, or the world is poisoned. `missing()` is asked for faults and notes.
 // What was seen orders nothing else: what it carries is in the words themselves, or an acquire has to follow.
 template <class Look, class Who>
 ANABRANCH_DEVICE WaitStatus wait_for(const Grid& grid, const WaitContext& wait, u32 phase, Look look, Who missing) {
-#if defined(NOTE_WAITS)
-    u64 noted_from = 0;
-    u32 noted_peer = 0;
-#endif
+    NotedWait noted{grid, wait, phase};
     for (u32 spins = 1;; ++spins) {
-        if (look()) {
-#if defined(NOTE_WAITS)
-            if (noted_from != 0) note_wait(grid, wait, phase, noted_peer, noted_from);
-#endif
-            return WAIT_OK;
-        }
-#if defined(NOTE_WAITS)
-        if (spins == SPINS_BEFORE_NOTE && notes_waits(grid, wait)) {
-            noted_from = grid.clock_ns();
-            noted_peer = missing().peer;
-        }
-#endif
+        if (noted.ended(look())) return WAIT_OK;
+        noted.polled(spins, missing);
         if (spins % SPINS_PER_CHECK == 0) {
             if (is_poisoned(grid, wait.control)) return WAIT_FAULT;
             u64 waited = grid.clock_ns() - wait.start_ns;

@@ -88,8 +88,9 @@ unsafe extern "C" fn start(frame: *mut Frame) -> *mut c_void {
     unsafe { handle(frame, Kind::Keeps, run_start) }
 }
 
-/// A program begins. A world that has failed is reported here, as calls in a command buffer have no host part. The argument is the device's place on the mesh's axis, and has to be the rank. The first run of an executable asks, as
-/// the host waits for the answer. All devices learn all places, so that none waits for one that has failed.
+/// A program begins: its argument is the device's place on the mesh's axis, and has to be the rank. The first run of an executable asks, as
+/// the host waits for the answer. All devices learn all places, so that none waits for one that has failed. Each run reports a world that has
+/// failed: calls in a command buffer have no host part.
 fn run_start(call: Call<'_>) -> Result<(), String> {
     let ([place], [_]) = (call.arguments()?, call.results()?);
     let kept = call.kept()?;

@@ -1,6 +1,6 @@
 //! The words by which kernels learn that the world has failed, and in which they report faults.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use anabranch_hip_jit::control::{FaultRecord, WAIT_NOTES, WaitControl};
 use bytemuck::Zeroable as _;
 
 use crate::error::Result;
-use crate::fault::traced_wait::NOTE_BYTES;
+use crate::fault::notes::{NOTE_BYTES, Notes};
 
 const RECORD_BYTES: usize = size_of::<FaultRecord>();
 /// After the record: the word that is copied over the abort word.
@@ -29,8 +29,8 @@ pub(crate) struct Control {
     record: HostBuffer,
     /// Only single words go over it: an abort overtakes everything.
     priority: Mutex<Stream>,
-    /// Where kernels note their waits. It stays, since kernels may keep its address after a trace.
-    ring: Mutex<Option<Arc<HostBuffer>>>,
+    /// Where kernels note their waits, and whether they do. It stays: kernels may keep its address after a trace.
+    notes: Mutex<(Option<Arc<Notes>>, bool)>,
 }
 
 impl Control {
@@ -46,13 +46,13 @@ impl Control {
             fault: DevicePointer::new(record.device_address()),
             claimed: 0,
             reserved: 0,
-            notes: DevicePointer::NULL,
+            notes: 0,
             noted: 0,
         };
         words.copy_from_host(0, bytemuck::bytes_of(&control))?;
         record.atomic_u64(NO_RING_SOURCE)?.store(0, Ordering::Release);
         let priority = Mutex::new(device.create_priority_stream()?);
-        Ok(Self { words, record, priority, ring: Mutex::default() })
+        Ok(Self { words, record, priority, notes: Mutex::default() })
     }
 
     pub(crate) fn address(&self) -> DeviceAddress {
@@ -70,29 +70,40 @@ impl Control {
         let target = self.words.address().offset(target as u64);
         let source = self.record.device_address().offset(source as u64);
         // SAFETY: both words live as long as `self`, whose drop frees them after the stream was destroyed or drained (see
-        // Drop); the source is never written again; kernels read the target with loads of eight bytes.
+        // Drop); the source is written once, before the first copy of it; kernels read the target with loads of eight bytes.
         unsafe { stream.copy_async(target, source, 8) }?;
         Ok(())
     }
 
-    /// Lets kernels note their waits, in what is returned.
-    pub(crate) fn start_notes(&self, device: &Device) -> Result<Arc<HostBuffer>> {
-        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let ring = if let Some(ring) = &*ring {
-            Arc::clone(ring)
+    /// Lets kernels note their waits, in what is returned; `None` where they do already.
+    pub(crate) fn start_notes(&self, device: &Device) -> Result<Option<Arc<Notes>>> {
+        let mut state = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let (made, is_noting) = &mut *state;
+        if *is_noting {
+            return Ok(None);
+        }
+        let notes = if let Some(notes) = made {
+            Arc::clone(notes)
         } else {
-            let bytes = WAIT_NOTES as usize * NOTE_BYTES;
-            let made = device.allocate_host(bytes)?;
-            made.write(0, &vec![0; bytes])?;
-            self.record.atomic_u64(RING_SOURCE)?.store(made.device_address().0, Ordering::Release);
-            Arc::clone(ring.insert(Arc::new(made)))
+            let zeroed = |bytes: usize| -> Result<HostBuffer> {
+                let buffer = device.allocate_host(bytes)?;
+                buffer.write(0, &vec![0; bytes])?;
+                Ok(buffer)
+            };
+            let ring = zeroed(WAIT_NOTES as usize * NOTE_BYTES)?;
+            self.record.atomic_u64(RING_SOURCE)?.store(ring.device_address().0, Ordering::Release);
+            let notes = Notes { ring, clock: zeroed(16)?, looks: AtomicU64::new(0) };
+            Arc::clone(made.insert(Arc::new(notes)))
         };
         self.set(std::mem::offset_of!(WaitControl, notes), RING_SOURCE)?;
-        Ok(ring)
+        *is_noting = true;
+        Ok(Some(notes))
     }
 
-    /// Kernels that start from now on note nothing.
+    /// Waits that begin from now on are not noted.
     pub(crate) fn end_notes(&self) -> Result<()> {
+        let mut state = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        state.1 = false;
         self.set(std::mem::offset_of!(WaitControl, notes), NO_RING_SOURCE)
     }
 
@@ -110,7 +121,7 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         let stream = self.priority.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // An abort on its way is a copy of eight bytes; it must not outlive its words.
+        // A copy of eight bytes on its way must not outlive its words.
         if let Err(error) = stream.synchronize() {
             tracing::warn!(%error, "the control stream could not be drained");
         }

@@ -4,13 +4,13 @@ pub(crate) mod activity;
 pub(crate) mod answers;
 pub(crate) mod control;
 pub(crate) mod names;
+pub(crate) mod notes;
 pub(crate) mod queue_watch;
 pub(crate) mod report;
 pub(crate) mod root_cause;
 pub(crate) mod state;
 pub(crate) mod tolerance;
-pub(crate) mod traced_wait;
 
 pub use activity::{LaunchNote, NoteText};
 pub use names::{ExplainFault, OperationCode, OperationName};
-pub use traced_wait::TracedWait;
+pub use notes::TracedWait;

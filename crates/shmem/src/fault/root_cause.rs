@@ -19,14 +19,13 @@ use std::time::Duration;
 
 use anabranch_bootstrap::Loss;
 use anabranch_clock::Moment;
-use anabranch_hip_jit::control::{FaultRecord, WaitNote};
+use anabranch_hip_jit::control::FaultRecord;
 use anabranch_ranks::{GlobalRank, Group, GroupRank};
 use anabranch_transport::{Explanation, Route, StoppedQueue, UnansweredQueue};
 
 use super::names::{Explainers, OperationCode, OperationNames};
 use super::report::{FaultReports, of_stopped};
 use super::state::FaultState;
-use super::traced_wait::TracedWait;
 use crate::device_api::{
     PHASE_DONE, PHASE_MISUSE, PHASE_NIC_CONTENDED, PHASE_POST, PHASE_UNREACHABLE, PHASE_UNSUPPORTED,
 };
@@ -279,17 +278,6 @@ impl FaultContext<'_> {
 
     fn follow(&self, first: Fault) -> Fault {
         follow(self.reports.rank, first, |rank| self.reports.of_rank(rank))
-    }
-
-    /// A wait that a kernel noted, in words.
-    pub(crate) fn traced(&self, note: &WaitNote) -> TracedWait {
-        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let group = groups.get(&note.group).unwrap_or(self.group);
-        let (operation, phase) = self.names.look_up(OperationCode(note.operation), note.phase);
-        let peer = GroupRank::new(note.peer);
-        let peer = group.global(peer).unwrap_or(GlobalRank::new(note.peer));
-        let WaitNote { epoch, begin_ns, end_ns, .. } = *note;
-        TracedWait { operation, phase, epoch, peer, begin_ns, end_ns }
     }
 
     fn expired(&self, record: &FaultRecord) -> ExpiredWait {

@@ -24,7 +24,7 @@ use crate::config::{HeapMode, WorldConfig};
 use crate::error::{Error, Result};
 use crate::fault::answers::Answering;
 use crate::fault::control::Control;
-use crate::fault::names::{Explainers, OperationNames};
+use crate::fault::names::Explainers;
 use crate::fault::state::FaultState;
 use crate::heap::ledger::Ledger;
 use crate::heap::ranges::ByteRange;
@@ -169,8 +169,8 @@ impl World {
             service: parts.service,
             ledger: Mutex::new(Ledger::new(local.rank.get(), segment)),
             heap_busy: AtomicBool::new(false),
-            groups: Mutex::new(HashMap::from([(group_id(&group), group.clone())])),
-            names: OperationNames::default(),
+            groups: Arc::new(Mutex::new(HashMap::from([(group_id(&group), group.clone())]))),
+            names: Arc::default(),
             explainers: Explainers::default(),
             residency: Arc::new(Residency::default()),
             launches: in_flight.user(),

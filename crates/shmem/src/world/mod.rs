@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use anabranch_bootstrap::{Deadline, LossObserver, Rendezvous};
 use anabranch_hip::{Device, DeviceAddress, HostCall, Stream};
-use anabranch_hip_jit::control::{FaultRecord, WaitControl, WaitNote};
+use anabranch_hip_jit::control::{FaultRecord, NOTE_WAITS, WaitControl};
 use anabranch_hip_jit::{DevicePointer, Jit};
 use anabranch_ranks::{GlobalRank, Group, Nodes};
 use anabranch_transport::{PeerInfo, Route};
@@ -38,7 +38,6 @@ use crate::fault::queue_watch::QueueWatch;
 use crate::fault::report::FaultReports;
 use crate::fault::root_cause::FaultContext;
 use crate::fault::state::FaultState;
-use crate::fault::traced_wait::TracedWait;
 use crate::heap::ledger::Ledger;
 use crate::heap::ranges::ByteRange;
 use crate::heap::{FlatHeap, HeapMemory, MemoryGuard};
@@ -81,8 +80,8 @@ pub(crate) struct Inner {
     pub(crate) service: Stream,
     pub(crate) ledger: Mutex<Ledger>,
     pub(crate) heap_busy: AtomicBool,
-    pub(crate) groups: Mutex<HashMap<u64, Group>>,
-    pub(crate) names: OperationNames,
+    pub(crate) groups: Arc<Mutex<HashMap<u64, Group>>>,
+    pub(crate) names: Arc<OperationNames>,
     pub(crate) explainers: Explainers,
     pub(crate) residency: Arc<Residency>,
     /// Launches of crates above.
@@ -157,9 +156,9 @@ impl Inner {
         }
     }
 
-    /// A wait that a kernel noted, in words.
-    pub(crate) fn traced_wait(&self, note: &WaitNote) -> TracedWait {
-        self.fault_context().traced(note)
+    /// Whether kernels are compiled so that they can note their waits.
+    pub(crate) fn notes_waits(&self) -> bool {
+        self.jit.config().parameters.iter().any(|(name, _)| *name == NOTE_WAITS)
     }
 
     /// Publishes why a queue pair has stopped, when this rank goes before any call of it has found out.

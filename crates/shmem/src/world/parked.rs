@@ -44,8 +44,8 @@ impl Inner {
         for (_, keep) in over {
             match keep {
                 Keep::Allocation(id) => lock(&self.ledger).drop_allocation(id),
-                // A fault record of its last launch may still be read.
-                Keep::Team { view, .. } if !self.state.is_raised().unwrap_or(true) => {
+                // A fault record of its last launch, and notes of its waits, may still be read.
+                Keep::Team { view, .. } if !self.state.is_raised().unwrap_or(true) && !self.notes_waits() => {
                     lock(&self.groups).remove(&view);
                 }
                 Keep::Team { .. } | Keep::Table { .. } => {}

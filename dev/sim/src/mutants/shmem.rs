@@ -98,6 +98,13 @@ pub(super) const FILES: &[File] = &[
         ],
     },
     File {
+        file: "shmem/kernels/clock.hip",
+        rows: &[
+            ("clock", "fence_release_system", Test("tests/trace.rs: waits lie where the calls are")),
+            ("clock", "flag_store", Test("tests/trace.rs: waits lie where the calls are")),
+        ],
+    },
+    File {
         file: "shmem/device/shmem/wait.h",
         rows: &[
             ("signal_wait", "wait_until", Mutants(&["NO_WAIT", "COMPARE_LOOSE", "COMPARE_EQUAL"])),

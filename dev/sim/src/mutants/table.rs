@@ -127,6 +127,7 @@ const EP_ENGINE: Runs = Runs::Test("crates/ep/tests/engine.rs");
 /// Every kernel of the embedded units.
 pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_bench_product", Runs::Quiet),
+    ("anabranch_bench_stamp", Runs::Quiet),
     ("anabranch_ccl_barrier", MOVES_AND_ENGINE),
     ("anabranch_ccl_conformance_convert", Runs::Quiet),
     ("anabranch_ccl_conformance_reduce", Runs::Quiet),
@@ -203,6 +204,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_p2p_load", Runs::Quiet),
     ("anabranch_p2p_ping", Runs::In(&[Protocol::Ping])),
     ("anabranch_p2p_store", Runs::Quiet),
+    ("anabranch_shmem_clock", Runs::Test("tests/trace.rs")),
     ("anabranch_shmem_conformance_atomics", Runs::In(&[Protocol::Atomics])),
     ("anabranch_shmem_conformance_barrier", Runs::In(&[Protocol::DeviceBarrier])),
     ("anabranch_shmem_conformance_compare", Runs::Test(API)),
@@ -219,7 +221,6 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_sim_push", Runs::Quiet),
     ("anabranch_sim_read", Runs::In(&[Protocol::Barrier])),
     ("anabranch_sim_write", Runs::Quiet),
-    ("anabranch_shmem_stamp", Runs::Quiet),
     ("anabranch_team_barrier", Runs::In(&[Protocol::Barrier])),
     ("anabranch_team_signal", Runs::In(&[Protocol::StreamSignal])),
     ("anabranch_team_signal_wait", Runs::In(&[Protocol::StreamSignal])),

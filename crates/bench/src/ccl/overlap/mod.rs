@@ -18,9 +18,9 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
-use super::super::link;
 use super::super::row::{self, Row};
 use super::super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};
+use super::super::{device, link};
 use super::arguments::{MemoryKind, Peer};
 use super::collective::Collective;
 use super::contender::{Case, Contender};
@@ -74,7 +74,7 @@ const ON_THE_HOST: [u64; 1] = [64 << 10];
 /// What a run launches.
 pub(crate) fn needed_kernels(arguments: &OverlapArgs) -> Vec<KernelSpec> {
     let mut all = vec![KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT)];
-    all.push(KernelSpec::new(&anabranch_shmem::stamp::STAMP_UNIT));
+    all.extend(device::own_kernels());
     all.extend(ours::kernels(arguments.dtype));
     all
 }
