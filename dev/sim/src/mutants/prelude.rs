@@ -85,7 +85,7 @@ pub(super) const FILES: &[File] = &[
                 Test("crates/shmem/tests/threads.rs: every fault that the host reports is a complete record"),
             ),
             ("report_fault", "flag_store", ABORT_WORD),
-            ("polled", "flag_load", NOTES),
+            ("NotedWait::polled", "flag_load", NOTES),
             ("note_wait", "fetch_add_device", NOTES),
             ("note_wait", "flag_store", NOTES),
             ("note_wait", "fence_release_system", NOTES),

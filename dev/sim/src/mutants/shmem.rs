@@ -100,8 +100,12 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "shmem/kernels/clock.hip",
         rows: &[
-            ("clock", "fence_release_system", Test("tests/trace.rs: waits lie where the calls are")),
-            ("clock", "flag_store", Test("tests/trace.rs: waits lie where the calls are")),
+            (
+                "anabranch_shmem_clock",
+                "fence_release_system",
+                Test("tests/trace.rs: waits lie where the calls are"),
+            ),
+            ("anabranch_shmem_clock", "flag_store", Test("tests/trace.rs: waits lie where the calls are")),
         ],
     },
     File {
