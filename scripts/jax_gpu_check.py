@@ -103,7 +103,7 @@ print(json.dumps({"us": round(each * 1e6, 1), "host_calls": host_calls}))
 
 def check_command_buffers(runtime: str) -> None:
     for form, flags in (("captured", ""), ("eager", "--xla_gpu_enable_command_buffer=")):
-        environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}"}
+        environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
         command = [sys.executable, "-c", COMMAND_BUFFERS, runtime, form]
         result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
         if result.returncode != 0:

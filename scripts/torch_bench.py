@@ -124,7 +124,7 @@ def expert_parallel(clock: Clock, tokens: int, hidden: int, experts: int, top_k:
         # Four times what an expert gets on average.
         rows = count * world.size
         capacity = min(rows * top_k, max(16, 4 * rows * top_k // experts))
-        plan = ExpertParallel(world, hidden=hidden, experts=experts, top_k=top_k, max_tokens=count, capacity=capacity)
+        plan = ExpertParallel(world, hidden=hidden, experts=experts, top_k=top_k, max_tokens=count, capacity=capacity, places=0)
         generator = torch.Generator().manual_seed(dist.get_rank())
         ids = torch.stack([torch.randperm(experts, generator=generator)[:top_k] for _ in range(count)]).int().to(clock.device)
         x = torch.randn(count, hidden, generator=generator).to(clock.device, torch.bfloat16)
@@ -155,11 +155,16 @@ def expert_parallel(clock: Clock, tokens: int, hidden: int, experts: int, top_k:
             received = plan.dispatch_experts(x, ids, weights)
             plan.combine_experts(received.rows, received)
 
+        def ops_grouped():
+            received = plan.dispatch_grouped(x, ids, weights)
+            plan.combine_grouped(received.rows, received)
+
         with torch.no_grad():
-            for name, call in (("calls", calls), ("calls by expert", calls_by_expert), ("ops", ops), ("ops by expert", ops_by_expert)):
+            for call in (calls, calls_by_expert, ops, ops_by_expert, ops_grouped):
+                name = call.__name__.replace("_", " ")
                 host, eager = clock.eager(call)
                 row(f"{name}, {count} tokens", host if is_gpu else None, eager, clock.graph(call) if is_gpu else None)
-        del native, layout, plan, calls, calls_by_expert, ops, ops_by_expert
+        del native, layout, plan, calls, calls_by_expert, ops, ops_by_expert, ops_grouped
 
 
 def main() -> None:

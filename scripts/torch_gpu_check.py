@@ -251,14 +251,13 @@ HIDDEN, EXPERTS, TOP_K, TOKENS = 128, 16, 4, 64
 
 
 class Layers:
-    """A layer of experts, by row and by expert, and the same in one place."""
+    """A layer of experts, by row, by expert and grouped, and the same in one place."""
 
     def __init__(self, of: Rank, mode: str) -> None:
         from anabranch.torch.expert_parallel import ExpertParallel
 
-        self.ep = ExpertParallel(
-            anabranch.torch.world(), hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, max_tokens=TOKENS, dtype=torch.float32, mode=mode, capacity=0
-        )
+        sizes = {"hidden": HIDDEN, "experts": EXPERTS, "top_k": TOP_K, "max_tokens": TOKENS, "capacity": 0, "places": 0}
+        self.ep = ExpertParallel(anabranch.torch.world(), dtype=torch.float32, mode=mode, alignment=4, **sizes)
         generator = torch.Generator().manual_seed(1)
         random = lambda *shape: torch.randn(*shape, generator=generator).to(of.device) / HIDDEN**0.5
         self.router, self.everyone = random(EXPERTS, HIDDEN).requires_grad_(), random(EXPERTS, HIDDEN, HIDDEN).requires_grad_()
@@ -282,6 +281,14 @@ class Layers:
         received = self.ep.dispatch_experts(x, *self.route(x))
         return self.ep.combine_experts(torch.einsum("eij,ecj->eci", self.experts, received.rows), received)
 
+    def grouped(self, x: torch.Tensor) -> torch.Tensor:
+        received = self.ep.dispatch_grouped(x, *self.route(x))
+        place = torch.arange(len(received.rows), device=x.device)
+        of = (place[:, None] >= received.starts[None, 1:]).sum(1)
+        mine = (of[:, None] == torch.arange(len(self.experts), device=x.device)).to(x.dtype)
+        each = torch.einsum("eij,tj->tei", self.experts, received.rows)
+        return self.ep.combine_grouped((each * mine[:, :, None]).sum(1), received)
+
     def in_one_place(self, x: torch.Tensor) -> torch.Tensor:
         ids, weights = self.route(x)
         each = torch.einsum("eij,tj->tei", self.everyone, x)
@@ -297,7 +304,7 @@ def each_layer(of: Rank):
     torch.backends.cuda.matmul.allow_tf32 = False
     for mode in ("slotted", "compact"):
         layers = Layers(of, mode)
-        for layer in (layers.by_row, layers.by_expert):
+        for layer in (layers.by_row, layers.by_expert, layers.grouped):
             yield layers, layer
 
 

@@ -13,9 +13,8 @@ HIDDEN, EXPERTS, TOP_K, MOST = 32, 8, 2, 6
 
 
 def plan(**options) -> ExpertParallel:
-    return ExpertParallel(
-        anabranch.torch.world(), hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, max_tokens=MOST, dtype=torch.float32, capacity=0, **options
-    )
+    sizes = {"hidden": HIDDEN, "experts": EXPERTS, "top_k": TOP_K, "max_tokens": MOST, "dtype": torch.float32, "capacity": 0, "places": 0}
+    return ExpertParallel(anabranch.torch.world(), **(sizes | options))
 
 
 def parameters(ep: ExpertParallel) -> list[torch.Tensor]:
@@ -48,6 +47,16 @@ def by_expert(ep, x, router, experts):
     return ep.combine_experts(torch.einsum("eij,ecj->eci", experts, received.rows), received)
 
 
+def grouped(ep, x, router, experts):
+    received = ep.dispatch_grouped(x, *route(x, router))
+    # The expert of each place; places after the last one's are of nobody.
+    place = torch.arange(len(received.rows))
+    of = (place[:, None] >= received.starts[None, 1:]).sum(1)
+    each = torch.einsum("eij,tj->eti", experts, received.rows)
+    mine = torch.nn.functional.one_hot(of, len(experts) + 1)[:, :-1].to(x.dtype)
+    return ep.combine_grouped((each * mine.t()[:, :, None]).sum(0), received)
+
+
 def in_one_place(x, router, experts):
     ids, weights = route(x, router)
     each = torch.einsum("eij,tj->tei", experts, x)
@@ -66,14 +75,14 @@ def close(left, right):
 
 @check
 def gradients_equal_those_of_one_place(rank, size, gloo):
-    for mode in ("slotted", "compact"):
-        ep = plan(mode=mode)
+    for mode, alignment in (("slotted", 1), ("compact", 4)):
+        ep = plan(mode=mode, alignment=alignment)
         router, own = parameters(ep)
         everyone = torch.empty(EXPERTS, HIDDEN, HIDDEN)
         dist.all_gather_into_tensor(everyone, own.detach(), group=gloo)
         expected = gradients(in_one_place, tokens(rank), router, everyone.requires_grad_())
         dist.all_reduce(expected[3], group=gloo)
-        for layer in (by_row, by_expert):
+        for layer in (by_row, by_expert, grouped):
             for _ in range(2):
                 given = gradients(lambda *arguments: layer(ep, *arguments), tokens(rank), router, own)
                 close(given[:3], expected[:3])
@@ -96,11 +105,13 @@ def backward_passes_may_be_repeated(rank, size, gloo):
 def compiled_equals_eager(rank, size, gloo):
     ep = plan(name="compiled")
     router, own = parameters(ep)
-    for layer in (by_row, by_expert):
+    for layer in (by_row, by_expert, grouped):
 
         def step(x, router, own, layer=layer):
             return layer(ep, torch.tanh(layer(ep, x, router, own)), router, own)
 
+        # All layers are one function to the limit of recompilations.
+        torch.compiler.reset()
         compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
         # Other counts of tokens are compiled with a symbol for them; a rank without tokens takes part.
         for count in (MOST, MOST - 1, 0 if rank else 3):
@@ -138,6 +149,12 @@ def every_op_passes_opcheck(rank, size, gloo):
     passed(ops.ep_combine_experts.default, (rows, row_weights, link, routing, number, len(x), ep.name))
     passed(ops.ep_dispatch_experts_with.default, (x.detach(), routing, number, ep.name))
     passed(ops.ep_combine_experts_weights.default, (rows.detach(), row_weights.detach(), link.detach(), routing, number, len(x), ep.name))
+    passed(ops.ep_dispatch_grouped.default, sent, once)
+    rows, _, row_weights, _, _, slots, link, routing, number = map(fresh, ops.ep_dispatch_grouped(*sent))
+    passed(ops.ep_combine_grouped.default, (rows, row_weights, slots, link, routing, number, len(x), ep.name))
+    passed(ops.ep_dispatch_grouped_with.default, (x.detach(), routing, number, ep.name))
+    gradients = (rows.detach(), row_weights.detach(), slots, link.detach(), routing, number, len(x), ep.name)
+    passed(ops.ep_combine_grouped_weights.default, gradients)
 
 
 @check
@@ -153,6 +170,23 @@ def scales_come_with_their_rows(rank, size, gloo):
         grouped = ep.dispatch_experts(x, ids, weights, scales)
         assert torch.equal(grouped.scales.float(), grouped.rows[:, :, :4]) and grouped.rows.any()
         ep.combine_experts(grouped.rows, grouped)
+        placed = ep.dispatch_grouped(x, ids, weights, scales)
+        assert torch.equal(placed.scales.float(), placed.rows[:, :4]) and placed.rows.any()
+        ep.combine_grouped(placed.rows, placed)
+
+
+@check
+def rows_without_a_place_are_dropped(rank, size, gloo):
+    ep = plan(places=3, capacity=None)
+    router, own = parameters(ep)
+    whole = plan(capacity=None)
+    x = tokens(rank)
+    with torch.no_grad():
+        few, all_of_them = (each.dispatch_grouped(x, *route(x, router)) for each in (ep, whole))
+        assert int(few.counts.sum()) <= 3 and torch.equal(few.starts, all_of_them.starts)
+        assert torch.equal(few.rows[: int(few.counts.sum())], all_of_them.rows[: int(few.counts.sum())])
+        for each, received in ((ep, few), (whole, all_of_them)):
+            each.combine_grouped(received.rows, received)
 
 
 @check

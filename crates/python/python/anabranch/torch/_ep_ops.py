@@ -234,7 +234,7 @@ def ep_combine_experts_weights(
     of = plan_named(plan)
     operation = of.take((int(number), True), routing, tokens, weights.new_ones(tokens, of.top_k))
     sums = of.contract(operation, y)
-    of.set_pair_weights(operation, "combine_weights", weights)
+    of.set_pair_weights(operation, "combine_weights", weights, of.window(of.layout, "slot_map"))
     return of.combine(operation, sums, tokens, y.device)
 
 

@@ -39,6 +39,7 @@ class Plan:
         slots: int,
         dtype: torch.dtype,
         layout: tuple[int, int] | None,
+        grouped: tuple[int, int] | None,
         name: str | None,
     ) -> None:
         self.name = f"ep{next(_NUMBERS)}" if name is None else name
@@ -48,6 +49,11 @@ class Plan:
         self.dtype = dtype
         self.native = world.expert_parallel(config, ranks)
         self.layout = None if layout is None else self.native.expert_major(capacity=layout[0], alignment=layout[1])
+        self._grouped = None if grouped is None else self.native.contiguous()
+        self.places, self._alignment = (0, 1) if grouped is None else grouped
+        if self._grouped is not None and self.places == 0:
+            self.places = self._grouped.most_places(alignment=self._alignment)
+        self.local_experts = len(self.native.experts_on())
         fields = dict(config.fields())
         self.hidden, self.top_k, self.scale_bytes = (int(fields[field]) for field in ("hidden", "top_k", "scale_bytes"))
         self.rows, self.rank, self.ranks = self.native.rows_capacity, self.native.rank, self.native.size
@@ -184,8 +190,7 @@ class Plan:
         self._check_layout()
         self._order_layout()
         # The current stream, whatever the dispatch's was: what reads the layout next is on it.
-        stream = None if self._device.type == "cpu" else torch.cuda.current_stream(self._device)
-        self.layout.expand(operation, stream=stream)
+        self.layout.expand(operation, stream=self._stream())
         self._settle()
         self._expanded = operation
         return self.is_pair(self.window(self.layout, "counts"))
@@ -209,9 +214,47 @@ class Plan:
         self._settle()
         return sums
 
-    def set_pair_weights(self, operation: Any, name: str, weights: torch.Tensor) -> None:
-        """Fills a window of an operation's weights from those of the expert-major layout, which holds the operation."""
-        slots = self.window(self.layout, "slot_map").long()
+    def group(
+        self, operation: Any, with_weights: bool = False
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor, torch.Tensor | None]:
+        """The rows of a dispatch, those of all experts one after the other, with the slot map, the counts and the starts, the scales, and the
+        weights. What has no row is zero."""
+        if self._grouped is None:
+            raise anabranch.UsageError("this ExpertParallel has no places for grouped rows; give places=... when you make it")
+        device = self._device
+        rows = torch.zeros(self.places, self.hidden, dtype=self.dtype, device=device)
+        scales = torch.zeros(self.places, self.scale_bytes, dtype=torch.uint8, device=device)
+        weights = torch.empty(self.places, dtype=torch.float32, device=device) if with_weights else None
+        shapes = (self.rows, self.top_k), (self.local_experts,), (self.local_experts + 1,)
+        slots, counts, starts = (torch.empty(shape, dtype=torch.int32, device=device) for shape in shapes)
+        self._grouped.expand(
+            operation,
+            rows,
+            (slots, counts, starts),
+            alignment=self._alignment,
+            scales=scales if self.scale_bytes else None,
+            weights=weights,
+            stream=self._stream(),
+        )
+        self._settle()
+        return rows, (slots, counts, starts), scales, weights
+
+    def contract_group(self, operation: Any, y: torch.Tensor, slots: torch.Tensor, weights: torch.Tensor | None = None) -> None:
+        """Sums the experts' output of each received row, times ``weights`` where they are given, into the window of :meth:`combine`."""
+        if weights is not None:
+            weights = weights.detach().to(torch.float32).contiguous()
+        y = y.detach().to(self.dtype).contiguous()
+        given = {"weighted": False} if weights is None else {"weights": weights}
+        self._grouped.contract(operation, y, slots, stream=self._stream(), **given)
+        self._settle()
+
+    def _stream(self) -> Any:
+        """The current stream."""
+        return None if self._device.type == "cpu" else torch.cuda.current_stream(self._device)
+
+    def set_pair_weights(self, operation: Any, name: str, weights: torch.Tensor, slots: torch.Tensor) -> None:
+        """Fills a window of an operation's weights from those of its places by expert, ``slots`` by row."""
+        slots = slots.long()
         # Entries of rows that did not come are undefined.
         is_pair = (slots >= 0) & (slots < weights.numel()) & self.received(operation)
         picked = weights.reshape(-1)[torch.where(is_pair, slots, 0)] if weights.numel() else weights.new_zeros(slots.shape)

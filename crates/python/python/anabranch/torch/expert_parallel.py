@@ -12,6 +12,7 @@ import torch
 
 import anabranch
 
+from . import _ep_grouped as _grouped
 from . import _ep_ops as _ops
 from ._ep_plan import Plan
 
@@ -64,6 +65,33 @@ class ReceivedByExpert(NamedTuple):
     """The plan's name."""
 
 
+class ReceivedGrouped(NamedTuple):
+    """What the experts of this rank got, the rows of each expert after those of the expert before. Places without a row are zero."""
+
+    rows: torch.Tensor
+    """``[places, hidden]``: the input of ``torch._grouped_mm(rows, matrices, offs=starts[1:])``."""
+    scales: torch.Tensor
+    """``[places, scale_bytes]`` uint8."""
+    weights: torch.Tensor
+    """``[places]`` float32, as dispatched. Combine multiplies by them; others may take their place."""
+    counts: torch.Tensor
+    """``[local experts]`` int32: rows of each expert."""
+    starts: torch.Tensor
+    """``[local experts + 1]`` int32: the first place of each expert, a multiple of the alignment, and the end of the last."""
+    slots: torch.Tensor
+    """``[received rows, top_k]`` int32: the place of each pair of a row and an expert."""
+    link: torch.Tensor
+    """No elements; orders the backward pass."""
+    routing: torch.Tensor
+    """The saved routing; no elements where gradients were disabled."""
+    number: torch.Tensor
+    """The dispatch's number, on the CPU."""
+    tokens: int
+    """Tokens that this rank dispatched."""
+    plan: str
+    """The plan's name."""
+
+
 class ExpertParallel:
     """Dispatch and combine among the ranks of a world, with gradients.
 
@@ -78,7 +106,8 @@ class ExpertParallel:
         dtype: of tokens, experts' output and gradients: bfloat16, float16 or float32.
         ranks: the group; ``None`` is the world.
         capacity: rows of each expert in ``dispatch_experts`` (0: as many as a rank can receive); ``None``: there is no such layout.
-        alignment: ``capacity`` is a multiple of it, a power of two up to 1024.
+        places: of ``dispatch_grouped``, for the rows of all experts (0: as many as a rank can receive); ``None``: there are none.
+        alignment: ``capacity``, and the first place of each expert, are multiples of it, a power of two up to 1024.
         slots: dispatches that may wait for their combine at once.
         name: of the plan, once in a process; ``None`` makes one up.
         options: further keywords of ``anabranch.EpConfig``.
@@ -95,6 +124,7 @@ class ExpertParallel:
         dtype: torch.dtype = torch.bfloat16,
         ranks: list[int] | None = None,
         capacity: int | None = None,
+        places: int | None = None,
         alignment: int = 1,
         slots: int = 1,
         name: str | None = None,
@@ -112,7 +142,8 @@ class ExpertParallel:
             **options,
         )
         layout = None if capacity is None else (capacity, alignment)
-        self._plan = Plan(world, config, ranks, slots, dtype, layout, name)
+        grouped = None if places is None else (places, alignment)
+        self._plan = Plan(world, config, ranks, slots, dtype, layout, grouped, name)
         self.world, self.native, self.name = world, self._plan.native, self._plan.name
         self._experts = [self.native.experts_on(rank) for rank in range(self.native.size)]
 
@@ -163,19 +194,43 @@ class ExpertParallel:
             received: of :meth:`dispatch_experts`.
         """
         self._check(y, received)
-        if received.weights.shape != y.shape[:2] or received.weights.dtype != torch.float32:
-            given = f"{received.weights.dtype} of shape {tuple(received.weights.shape)}"
-            raise anabranch.UsageError(f"received.weights is {given}; torch.float32 of shape {tuple(y.shape[:2])} is needed")
+        self._check_weights(received.weights, y.shape[:2])
         # What others make of weights of 0 at empty places may be infinite, and would be in gradients.
         weights = torch.where(self._plan.is_pair(received.counts), received.weights, 0)
         of = (weights, self._link(received), received.routing, received.number, received.tokens)
         return _ops.ep_combine_experts(y, *of, self.name)
 
-    def _link(self, received: Received | ReceivedByExpert) -> torch.Tensor:
+    def dispatch_grouped(
+        self, x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, scales: torch.Tensor | None = None
+    ) -> ReceivedGrouped:
+        """As :meth:`dispatch_experts`, with the rows of all experts one after the other, in a tensor of ``places`` rows. Rows for which there is
+        no place are dropped."""
+        sent = (x, topk_ids.to(torch.int32), topk_weights, scales, self.name, torch.is_grad_enabled())
+        return ReceivedGrouped(*_grouped.ep_dispatch_grouped(*sent), x.shape[0], self.name)
+
+    def combine_grouped(self, y: torch.Tensor, received: ReceivedGrouped) -> torch.Tensor:
+        """Sums the experts' output of each token, times ``received.weights``: ``[tokens, hidden]``.
+
+        Args:
+            y: ``[places, hidden]``.
+            received: of :meth:`dispatch_grouped`.
+        """
+        self._check(y, received)
+        self._check_weights(received.weights, y.shape[:1])
+        of = (received.weights, received.slots, self._link(received), received.routing, received.number, received.tokens)
+        return _grouped.ep_combine_grouped(y, *of, self.name)
+
+    @staticmethod
+    def _check_weights(weights: torch.Tensor, shape: torch.Size) -> None:
+        if weights.shape != shape or weights.dtype != torch.float32:
+            given = f"{weights.dtype} of shape {tuple(weights.shape)}"
+            raise anabranch.UsageError(f"received.weights is {given}; torch.float32 of shape {tuple(shape)} is needed")
+
+    def _link(self, received: Received | ReceivedByExpert | ReceivedGrouped) -> torch.Tensor:
         """What gives the combine's output a gradient on every rank, also where no expert got a row and only experts are trained."""
         return received.link if received.link.requires_grad else self._plan.anchor
 
-    def _check(self, y: torch.Tensor, received: Received | ReceivedByExpert) -> None:
+    def _check(self, y: torch.Tensor, received: Received | ReceivedByExpert | ReceivedGrouped) -> None:
         if received.plan != self.name:
             raise anabranch.UsageError("these rows were received by another ExpertParallel")
         if y.shape != received.rows.shape:
