@@ -318,6 +318,33 @@ def experts(of: Rank) -> None:
 
 
 @check
+def grouped_matrix_products(of: Rank) -> None:
+    """In bfloat16, which torch's grouped products take; their places without a row are undefined."""
+    from anabranch.torch.expert_parallel import ExpertParallel
+
+    if of.device.type != "cuda":
+        return
+    sizes = {"hidden": HIDDEN, "experts": EXPERTS, "top_k": TOP_K, "max_tokens": TOKENS}
+    ep = ExpertParallel(anabranch.torch.world(), alignment=8, places=0, **sizes)
+    generator = torch.Generator().manual_seed(1)
+    everyone = (torch.randn(EXPERTS, HIDDEN, HIDDEN, generator=generator) / HIDDEN**0.5).to(of.device, torch.bfloat16)
+    own = everyone[ep.experts_on()].clone().requires_grad_()
+    x = torch.randn(TOKENS, HIDDEN, generator=torch.Generator().manual_seed(10 + of.rank)).to(of.device, torch.bfloat16).requires_grad_()
+    scores = torch.randn(TOKENS, EXPERTS, generator=torch.Generator().manual_seed(20 + of.rank)).to(of.device)
+    weights, ids = torch.topk(torch.softmax(scores, -1), TOP_K)
+    received = ep.dispatch_grouped(x, ids, weights)
+    out = ep.combine_grouped(torch._grouped_mm(received.rows, own, offs=received.starts[1:]), received)
+    given = torch.autograd.grad(out.float().square().sum(), [x, own])
+    matrices = everyone.clone().requires_grad_()
+    each = torch.einsum("eij,tj->tei", matrices.transpose(1, 2), x)
+    expected = (torch.gather(each, 1, ids[:, :, None].expand(-1, -1, HIDDEN)) * weights[:, :, None]).sum(1)
+    of_x, of_matrices = torch.autograd.grad(expected.float().square().sum(), [x, matrices])
+    dist.all_reduce(of_matrices)
+    for one, other in ((out, expected), (given[0], of_x), (given[1], of_matrices[ep.experts_on()])):
+        torch.testing.assert_close(one.float(), other.float(), rtol=5e-2, atol=5e-2 * float(other.float().abs().max()))
+
+
+@check
 def experts_on_two_streams(of: Rank) -> None:
     from anabranch.torch.expert_parallel import ExpertParallel
 

@@ -29,7 +29,8 @@ pub struct Profile {
 
 impl World {
     /// Starts to trace this rank's calls, the work on streams of its device ([`World::device`](anabranch_shmem::World::device)), and, with
-    /// `kernels.note_waits`, the last 65,536 waits inside its kernels. End it on all ranks with [`Profile::finish`].
+    /// `kernels.note_waits`, the last 65,536 waits inside its kernels (no kernel may then be in flight that waits for what this thread
+    /// launches later). End it on all ranks with [`Profile::finish`].
     ///
     /// # Errors
     /// [`anabranch_hip::Error::Traced`] while the device is traced already, as by `anabranch trace`; the codes of a stream and its events; those
@@ -59,8 +60,15 @@ impl Profile {
         let mut of_kernels = std::mem::take(&mut self.lines);
         let mut overwritten = 0;
         if let Some(mut waits) = self.waits.take() {
-            of_kernels.extend(Line::of_waits(&mut waits)?);
-            of_kernels.extend(Line::of_kernel_clock(&waits)?);
+            // No error here: the other ranks are on their way to the exchanges below.
+            let found =
+                Line::of_waits(&mut waits).and_then(|lines| Ok((lines, Line::of_kernel_clock(&mut waits)?)));
+            match found {
+                Ok((lines, clock)) => of_kernels.extend(lines.into_iter().chain(clock)),
+                Err(error) => {
+                    tracing::warn!(%error, "waits of kernels are missing from the picture of this rank");
+                }
+            }
             overwritten = waits.lost();
         }
         self.trace.stop();

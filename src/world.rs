@@ -222,6 +222,10 @@ impl Platform {
             let trace = traces[world.rank().index()].clone();
             if let Some(trace) = &trace {
                 trace.follow(world);
+                // It allocates: kernels that wait for this rank's begin after it.
+                if let Err(error) = world.barrier(world.group(), "begin traces") {
+                    tracing::warn!(%error, "ranks begin before the traces of all have begun");
+                }
             }
             work(&World { inner: world.clone(), config: Arc::clone(&config), trace })
         };

@@ -98,7 +98,7 @@ impl Line {
     ///
     /// # Errors
     /// The launch's.
-    pub(crate) fn of_kernel_clock(waits: &WaitTrace) -> anabranch_shmem::Result<Option<Self>> {
+    pub(crate) fn of_kernel_clock(waits: &mut WaitTrace) -> anabranch_shmem::Result<Option<Self>> {
         let line = |look: KernelClock| Self::KernelClock {
             kernel: look.kernel_ns,
             host: look.host_ns,

@@ -4,7 +4,7 @@
 //! runtime. Times are those of the clock that kernels read; [`WaitTrace::look`] says what the host's clock shows at one of its moments.
 
 use std::collections::HashMap;
-use std::mem::offset_of;
+use std::mem::{ManuallyDrop, offset_of};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,6 +26,8 @@ use crate::world::World;
 const TRIES: u32 = 8;
 /// How long one may take: the device may be busy.
 const PATIENCE: Duration = Duration::from_millis(20);
+/// How long the end of a trace waits for a look that took too long.
+const DRAIN: Duration = Duration::from_secs(1);
 
 device_struct! {
     /// Arguments of `anabranch_shmem_clock`.
@@ -60,6 +62,9 @@ pub struct KernelClock {
 /// Waits inside the kernels of a world are noted until this is dropped.
 #[derive(Debug)]
 pub struct WaitTrace {
+    // These end before the memory that they write.
+    stream: Stream,
+    clock: LoadedKernel<ClockArgs>,
     state: Arc<FaultState>,
     notes: Arc<Notes>,
     names: Arc<OperationNames>,
@@ -67,8 +72,6 @@ pub struct WaitTrace {
     /// The number of the next note.
     next: u64,
     lost: u64,
-    clock: LoadedKernel<ClockArgs>,
-    stream: Stream,
 }
 
 impl World {
@@ -95,7 +98,9 @@ impl World {
         for place in 0..WAIT_NOTES {
             next = next.max(number_at(&notes, place)? + 1);
         }
-        Ok(Some(WaitTrace { state, notes, names, groups, next, lost: 0, clock, stream }))
+        let trace = WaitTrace { stream, clock, state, notes, names, groups, next, lost: 0 };
+        trace.state.control().note_waits()?;
+        Ok(Some(trace))
     }
 }
 
@@ -148,7 +153,8 @@ impl WaitTrace {
         Ok(taken)
     }
 
-    /// Waits that [`Self::take`] did not find: overwritten, as there were more than 65,536 since the last call.
+    /// Waits that [`Self::take`] did not return: overwritten, as there were more than 65,536 since the last call, or of a group that is not
+    /// known.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -157,7 +163,7 @@ impl WaitTrace {
     ///
     /// # Errors
     /// The codes of a launch.
-    pub fn look(&self) -> Result<Option<KernelClock>> {
+    pub fn look(&mut self) -> Result<Option<KernelClock>> {
         let mut best: Option<KernelClock> = None;
         for _ in 0..TRIES {
             let Some(found) = self.look_once()? else { break };
@@ -168,7 +174,7 @@ impl WaitTrace {
         Ok(best)
     }
 
-    fn look_once(&self) -> Result<Option<KernelClock>> {
+    fn look_once(&mut self) -> Result<Option<KernelClock>> {
         let now = || Moment::now().since_origin().as_nanos() as u64;
         let clock = &self.notes.clock;
         let this_number = self.notes.looks.fetch_add(1, Ordering::Relaxed) + 1;
@@ -180,7 +186,7 @@ impl WaitTrace {
         let wave = self.stream.device().wave_size();
         let shape = LaunchShape { grid_blocks: 1, block_threads: wave, local_bytes: 0 };
         let (begun, before) = (Moment::now(), now());
-        // SAFETY: the words live as long as the world's control words, which outlive all kernels of this rank.
+        // SAFETY: the words are of `notes`, which the drop leaks where this launch is not over.
         unsafe { self.clock.launch(shape, &self.stream, &arguments) }?;
         while clock.atomic_u64(8)?.load(Ordering::Acquire) != this_number {
             if begun.elapsed() > PATIENCE {
@@ -198,6 +204,17 @@ impl Drop for WaitTrace {
     fn drop(&mut self) {
         if let Err(error) = self.state.control().end_notes() {
             tracing::warn!(%error, "kernels go on noting their waits");
+        }
+        let (begun, last) = (Moment::now(), self.notes.looks.load(Ordering::Relaxed));
+        let is_over =
+            || self.notes.clock.atomic_u64(8).is_ok_and(|number| number.load(Ordering::Acquire) == last);
+        while !is_over() {
+            if begun.elapsed() > DRAIN {
+                // What the launch writes, and its code, stay.
+                let _stays = ManuallyDrop::new((Arc::clone(&self.notes), self.clock.clone()));
+                return;
+            }
+            std::thread::yield_now();
         }
     }
 }

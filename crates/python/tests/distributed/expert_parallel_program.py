@@ -177,16 +177,34 @@ def scales_come_with_their_rows(rank, size, gloo):
 
 @check
 def rows_without_a_place_are_dropped(rank, size, gloo):
-    ep = plan(places=3, capacity=None)
-    router, own = parameters(ep)
-    whole = plan(capacity=None)
+    few, whole = plan(places=3, capacity=None), plan(capacity=None)
+    router, own = parameters(few)
     x = tokens(rank)
     with torch.no_grad():
-        few, all_of_them = (each.dispatch_grouped(x, *route(x, router)) for each in (ep, whole))
-        assert int(few.counts.sum()) <= 3 and torch.equal(few.starts, all_of_them.starts)
-        assert torch.equal(few.rows[: int(few.counts.sum())], all_of_them.rows[: int(few.counts.sum())])
-        for each, received in ((ep, few), (whole, all_of_them)):
-            each.combine_grouped(received.rows, received)
+        some, every = (ep.dispatch_grouped(x, *route(x, router)) for ep in (few, whole))
+        assert torch.equal(some.starts, every.starts.clamp(max=3))
+        assert torch.equal(some.counts, some.starts[1:] - some.starts[:-1]) and torch.equal(some.rows, every.rows[:3])
+        for ep, received in ((few, some), (whole, every)):
+            ep.combine_grouped(received.rows, received)
+
+
+@check
+def places_without_a_row_reach_no_gradient(rank, size, gloo):
+    ep = plan(alignment=4)
+    router, _ = parameters(ep)
+    x, factor = tokens(rank), torch.ones((), requires_grad=True)
+
+    def gradients_with(filling):
+        received = ep.dispatch_grouped(x, *route(x, router))
+        place = torch.arange(len(received.rows))
+        ends = torch.cat((received.starts[:-1] + received.counts, torch.zeros(1, dtype=torch.int32)))
+        is_taken = place < ends[torch.searchsorted(received.starts[1:], place.int(), right=True)]
+        y = torch.where(is_taken[:, None], received.rows * 2, filling)
+        out = ep.combine_grouped(y, received._replace(weights=received.weights * factor))
+        return torch.autograd.grad(out.square().sum(), [x, router, factor])
+
+    for given, expected in zip(gradients_with(float("nan")), gradients_with(0.0), strict=True):
+        close(given, expected)
 
 
 @check
@@ -203,6 +221,16 @@ def wrong_calls_are_refused(rank, size, gloo):
     without = ExpertParallel(anabranch.torch.world(), hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, max_tokens=MOST, dtype=torch.float32)
     with pytest.raises(anabranch.UsageError, match="no expert-major layout"):
         without.dispatch_experts(x, ids, torch.ones(MOST, TOP_K))
+    with pytest.raises(anabranch.UsageError, match="no places for grouped rows"):
+        without.dispatch_grouped(x, ids, torch.ones(MOST, TOP_K))
+    with pytest.raises(anabranch.UsageError, match="is a Received; a ReceivedGrouped is needed"):
+        ep.combine_grouped(received.rows, received)
+    for wrong in ({"places": -1}, {"alignment": 3}, {"combine_source": "buffer"}):
+        with pytest.raises(anabranch.UsageError, match="places|alignment"):
+            plan(**wrong)
+    if size > 1:
+        with pytest.raises(anabranch.UsageError, match="of the group"):
+            plan(places=8 + rank)
     name = without.name
     del without
     with pytest.raises(anabranch.UsageError, match="no plan of expert parallelism"):

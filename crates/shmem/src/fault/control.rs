@@ -30,7 +30,13 @@ pub(crate) struct Control {
     /// Only single words go over it: an abort overtakes everything.
     priority: Mutex<Stream>,
     /// Where kernels note their waits, and whether they do. It stays: kernels may keep its address after a trace.
-    notes: Mutex<(Option<Arc<Notes>>, bool)>,
+    notes: Mutex<NotesState>,
+}
+
+#[derive(Debug, Default)]
+struct NotesState {
+    made: Option<Arc<Notes>>,
+    is_taken: bool,
 }
 
 impl Control {
@@ -75,14 +81,13 @@ impl Control {
         Ok(())
     }
 
-    /// Lets kernels note their waits, in what is returned; `None` where they do already.
+    /// Where kernels note their waits from [`Self::note_waits`] to [`Self::end_notes`]; `None` while a trace has it.
     pub(crate) fn start_notes(&self, device: &Device) -> Result<Option<Arc<Notes>>> {
         let mut state = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        let (made, is_noting) = &mut *state;
-        if *is_noting {
+        if state.is_taken {
             return Ok(None);
         }
-        let notes = if let Some(notes) = made {
+        let notes = if let Some(notes) = &state.made {
             Arc::clone(notes)
         } else {
             let zeroed = |bytes: usize| -> Result<HostBuffer> {
@@ -93,17 +98,21 @@ impl Control {
             let ring = zeroed(WAIT_NOTES as usize * NOTE_BYTES)?;
             self.record.atomic_u64(RING_SOURCE)?.store(ring.device_address().0, Ordering::Release);
             let notes = Notes { ring, clock: zeroed(16)?, looks: AtomicU64::new(0) };
-            Arc::clone(made.insert(Arc::new(notes)))
+            Arc::clone(state.made.insert(Arc::new(notes)))
         };
-        self.set(std::mem::offset_of!(WaitControl, notes), RING_SOURCE)?;
-        *is_noting = true;
+        state.is_taken = true;
         Ok(Some(notes))
+    }
+
+    /// Lets kernels note their waits.
+    pub(crate) fn note_waits(&self) -> Result<()> {
+        self.set(std::mem::offset_of!(WaitControl, notes), RING_SOURCE)
     }
 
     /// Waits that begin from now on are not noted.
     pub(crate) fn end_notes(&self) -> Result<()> {
         let mut state = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        state.1 = false;
+        state.is_taken = false;
         self.set(std::mem::offset_of!(WaitControl, notes), NO_RING_SOURCE)
     }
 

@@ -1,6 +1,7 @@
 """Custom ops of dispatch and combine with the rows of all experts one after the other, as grouped matrix products take them.
 
-As those of ``_ep_ops``; ``slots`` says where each pair of a received row and an expert is.
+As in ``_ep_ops``, ``.._with`` sends gradients along the routing of a dispatch, ``.._weights`` sums gradients and those of weights, ``link`` orders
+the backward pass, and ``number`` names the dispatch. ``slots`` says at which place each pair of a received row and an expert is.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ def ep_dispatch_grouped(
     """Sends tokens, and puts the received rows of each expert after those of the expert before: rows ``[places, hidden]``, their scales and
     weights, rows of each expert, first place of each, slots, link, routing, number. Places without a row are zero."""
     of = plan_named(plan)
+    of.check_grouped()
     operation, routing, number = of.dispatch(x, topk_ids, topk_weights, scales, save)
     rows, layout, scales, weights = of.group(operation, with_weights=True)
     slots, counts, starts = layout
@@ -30,6 +32,7 @@ def ep_dispatch_grouped(
 @ep_dispatch_grouped.register_fake
 def _(x, topk_ids, topk_weights, scales, plan, save):
     of = plan_named(plan)
+    of.check_grouped()
     places, local = of.places, of.local_experts
     return (
         x.new_empty(places, of.hidden, dtype=of.dtype),
@@ -51,6 +54,7 @@ def ep_dispatch_grouped_with(
     """Sends gradients along a saved routing, to the places of the dispatch: rows and link. ``ep_combine_grouped_weights`` of the same dispatch
     comes next, unless it is the last."""
     of = plan_named(plan)
+    of.check_grouped()
     operation = of.dispatch_with((int(number), True), routing, x, x.new_zeros(len(x), of.top_k, dtype=torch.float32))
     rows = of.group(operation)[0]
     if is_last:

@@ -24,6 +24,15 @@ def plan_named(name: str) -> Plan:
     return plan
 
 
+def _check_places(places: int, alignment: int, source: str) -> None:
+    if not 0 <= places < 1 << 31:
+        raise anabranch.UsageError(f"places is {places}; 0 to 2^31 - 1 are allowed")
+    if not 1 <= alignment <= 1024 or alignment & (alignment - 1):
+        raise anabranch.UsageError(f"alignment is {alignment}; a power of two up to 1024 is needed")
+    if source == "buffer":
+        raise anabranch.UsageError("places need a plan with a combine window; combine_source is buffer")
+
+
 class Plan:
     """A native plan, its expert-major layout, and the operations that wait for a combine.
 
@@ -45,6 +54,14 @@ class Plan:
         self.name = f"ep{next(_NUMBERS)}" if name is None else name
         if self.name in _PLANS:
             raise anabranch.UsageError(f"a plan of expert parallelism has the name {self.name!r} already in this process")
+        fields = dict(config.fields())
+        if grouped is not None:
+            _check_places(*grouped, fields["combine_source"])
+        # A rank with other places would fail alone, after the dispatch.
+        given = repr((layout, grouped)).encode()
+        for rank, other in enumerate(world.exchange(given, ranks=ranks, tag="layouts of experts")):
+            if other != given:
+                raise anabranch.UsageError(f"(capacity, alignment) and (places, alignment) are {given.decode()} here and {other.decode()} on rank {rank} of the group")
         self.world, self._slots = world, slots
         self.dtype = dtype
         self.native = world.expert_parallel(config, ranks)
@@ -53,8 +70,8 @@ class Plan:
         self.places, self._alignment = (0, 1) if grouped is None else grouped
         if self._grouped is not None and self.places == 0:
             self.places = self._grouped.most_places(alignment=self._alignment)
+        self._can_drop = self._grouped is not None and self.places < self._grouped.most_places(alignment=self._alignment)
         self.local_experts = len(self.native.experts_on())
-        fields = dict(config.fields())
         self.hidden, self.top_k, self.scale_bytes = (int(fields[field]) for field in ("hidden", "top_k", "scale_bytes"))
         self.rows, self.rank, self.ranks = self.native.rows_capacity, self.native.rank, self.native.size
         self._dispatches = itertools.count()
@@ -219,8 +236,6 @@ class Plan:
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor, torch.Tensor | None]:
         """The rows of a dispatch, those of all experts one after the other, with the slot map, the counts and the starts, the scales, and the
         weights. What has no row is zero."""
-        if self._grouped is None:
-            raise anabranch.UsageError("this ExpertParallel has no places for grouped rows; give places=... when you make it")
         device = self._device
         rows = torch.zeros(self.places, self.hidden, dtype=self.dtype, device=device)
         scales = torch.zeros(self.places, self.scale_bytes, dtype=torch.uint8, device=device)
@@ -236,8 +251,23 @@ class Plan:
             weights=weights,
             stream=self._stream(),
         )
+        if self._can_drop:
+            # Grouped matrix products go as far as the last start says.
+            starts.clamp_(max=self.places)
         self._settle()
         return rows, (slots, counts, starts), scales, weights
+
+    def check_grouped(self) -> None:
+        """Before anything is sent."""
+        if self._grouped is None:
+            raise anabranch.UsageError("this ExpertParallel has no places for grouped rows; give places=... when you make it")
+
+    def is_place_taken(self, counts: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        """Which places have a row, ``[places]``."""
+        place = torch.arange(self.places, device=starts.device, dtype=starts.dtype)
+        expert = torch.searchsorted(starts[1:], place, right=True)
+        ends = torch.cat((starts[:-1] + counts, starts.new_zeros(1)))
+        return place < ends[expert]
 
     def contract_group(self, operation: Any, y: torch.Tensor, slots: torch.Tensor, weights: torch.Tensor | None = None) -> None:
         """Sums the experts' output of each received row, times ``weights`` where they are given, into the window of :meth:`combine`."""

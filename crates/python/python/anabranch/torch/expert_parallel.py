@@ -69,7 +69,8 @@ class ReceivedGrouped(NamedTuple):
     """What the experts of this rank got, the rows of each expert after those of the expert before. Places without a row are zero."""
 
     rows: torch.Tensor
-    """``[places, hidden]``: the input of ``torch._grouped_mm(rows, matrices, offs=starts[1:])``."""
+    """``[places, hidden]``: the input of ``torch._grouped_mm(rows, matrices, offs=starts[1:])``, which needs an alignment of 16 bytes: 8 for
+    bfloat16."""
     scales: torch.Tensor
     """``[places, scale_bytes]`` uint8."""
     weights: torch.Tensor
@@ -77,9 +78,10 @@ class ReceivedGrouped(NamedTuple):
     counts: torch.Tensor
     """``[local experts]`` int32: rows of each expert."""
     starts: torch.Tensor
-    """``[local experts + 1]`` int32: the first place of each expert, a multiple of the alignment, and the end of the last."""
+    """``[local experts + 1]`` int32: the first place of each expert, a multiple of the alignment, and the end of the last; at most ``places``."""
     slots: torch.Tensor
-    """``[received rows, top_k]`` int32: the place of each pair of a row and an expert."""
+    """``[received rows, top_k]`` int32: the place of each pair of a row and an expert; -1 for an expert of another rank, -2 for a pair without a
+    place. Undefined for rows that did not come."""
     link: torch.Tensor
     """No elements; orders the backward pass."""
     routing: torch.Tensor
@@ -106,7 +108,8 @@ class ExpertParallel:
         dtype: of tokens, experts' output and gradients: bfloat16, float16 or float32.
         ranks: the group; ``None`` is the world.
         capacity: rows of each expert in ``dispatch_experts`` (0: as many as a rank can receive); ``None``: there is no such layout.
-        places: of ``dispatch_grouped``, for the rows of all experts (0: as many as a rank can receive); ``None``: there are none.
+        places: of ``dispatch_grouped``, for the rows of all experts; ``None``: there are none. Each dispatch fills them with zeros. 0 is enough for
+            every routing: about ``ranks * max_tokens * top_k``, and the alignment of each expert.
         alignment: ``capacity``, and the first place of each expert, are multiples of it, a power of two up to 1024.
         slots: dispatches that may wait for their combine at once.
         name: of the plan, once in a process; ``None`` makes one up.
@@ -175,7 +178,7 @@ class ExpertParallel:
             y: ``[rows, hidden]``, each row at the place of the row that it came from.
             received: of the dispatch.
         """
-        self._check(y, received)
+        self._check(y, received, Received)
         return _ops.ep_combine(y, self._link(received), received.routing, received.number, received.tokens, self.name)
 
     def dispatch_experts(
@@ -193,7 +196,7 @@ class ExpertParallel:
             y: ``[local experts, capacity, hidden]``.
             received: of :meth:`dispatch_experts`.
         """
-        self._check(y, received)
+        self._check(y, received, ReceivedByExpert)
         self._check_weights(received.weights, y.shape[:2])
         # What others make of weights of 0 at empty places may be infinite, and would be in gradients.
         weights = torch.where(self._plan.is_pair(received.counts), received.weights, 0)
@@ -215,9 +218,13 @@ class ExpertParallel:
             y: ``[places, hidden]``.
             received: of :meth:`dispatch_grouped`.
         """
-        self._check(y, received)
+        self._check(y, received, ReceivedGrouped)
         self._check_weights(received.weights, y.shape[:1])
-        of = (received.weights, received.slots, self._link(received), received.routing, received.number, received.tokens)
+        weights = received.weights
+        if torch.is_grad_enabled():
+            # What grouped products leave in places without a row would be in gradients.
+            weights = torch.where(self._plan.is_place_taken(received.counts, received.starts), weights, 0)
+        of = (weights, received.slots, self._link(received), received.routing, received.number, received.tokens)
         return _grouped.ep_combine_grouped(y, *of, self.name)
 
     @staticmethod
@@ -230,7 +237,9 @@ class ExpertParallel:
         """What gives the combine's output a gradient on every rank, also where no expert got a row and only experts are trained."""
         return received.link if received.link.requires_grad else self._plan.anchor
 
-    def _check(self, y: torch.Tensor, received: Received | ReceivedByExpert | ReceivedGrouped) -> None:
+    def _check(self, y: torch.Tensor, received: Any, kind: type) -> None:
+        if not isinstance(received, kind):
+            raise anabranch.UsageError(f"received is a {type(received).__name__}; a {kind.__name__} is needed")
         if received.plan != self.name:
             raise anabranch.UsageError("these rows were received by another ExpertParallel")
         if y.shape != received.rows.shape:
