@@ -5,8 +5,8 @@
 // WaitControl lies in device memory (polling over PCIe would cost a microsecond); FaultRecord lies in pinned host
 // memory, so that the host can read it while the kernel is still there. Both are declared in hip-jit/src/control.rs.
 //
-// With NOTE_WAITS, block 0 notes its waits that last, and for whom, while a trace runs, in a ring in pinned host memory:
-// shmem/src/wait_trace.rs reads it. A variant of its own, since that code made collectives of some microseconds 2 to 5 % slower on H200.
+// With NOTE_WAITS, block 0 notes its waits that last in a ring in pinned host memory, which shmem/src/wait_trace.rs reads. A variant: in one kernel
+// for both, collectives of some microseconds were 2 to 5 % slower on H200.
 #pragma once
 
 enum WaitStatus : u32 {
@@ -109,11 +109,10 @@ struct NotedWait {
     u64 from_ns = 0;
     WaitNote* notes = nullptr;
 
-    template <class Who>
-    ANABRANCH_DEVICE void polled(u32 spins, Who missing) {
-        if (spins % SPINS_BEFORE_NOTE != 0) return;
+    template <class Who> ANABRANCH_DEVICE void polled(u32 spins, Who missing) {
+        if (spins % SPINS_BEFORE_NOTE != 0 || grid.block != 0) return;
         if (notes == nullptr) {
-            if (spins != SPINS_BEFORE_NOTE || grid.block != 0) return;
+            if (spins != SPINS_BEFORE_NOTE) return;
             notes = reinterpret_cast<WaitNote*>(flag_load(grid, &wait.control->notes));
             if (notes == nullptr) return;
             from_ns = grid.clock_ns();
@@ -126,8 +125,7 @@ struct NotedWait {
         return is_there;
     }
 #else
-    template <class Who>
-    ANABRANCH_DEVICE void polled(u32, Who) {}
+    template <class Who> ANABRANCH_DEVICE void polled(u32, Who) {}
     ANABRANCH_DEVICE bool ended(bool is_there) { return is_there; }
 #endif
 };
