@@ -251,10 +251,10 @@ class Plan:
             weights=weights,
             stream=self._stream(),
         )
+        self._settle()
         if self._can_drop:
             # Grouped matrix products go as far as the last start says.
             starts.clamp_(max=self.places)
-        self._settle()
         return rows, (slots, counts, starts), scales, weights
 
     def check_grouped(self) -> None:
