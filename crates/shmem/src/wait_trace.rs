@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_clock::Moment;
-use anabranch_hip::{Error as HipError, LaunchShape, Stream};
+use anabranch_hip::{Error as HipError, LaunchShape, Stream, Trace};
 use anabranch_hip_jit::control::{WAIT_NOTES, WaitNote};
 use anabranch_hip_jit::{DevicePointer, KernelSpec, LoadedKernel, PRELUDE, device_struct, kernel_unit};
 use anabranch_ranks::Group;
@@ -175,7 +175,6 @@ impl WaitTrace {
     }
 
     fn look_once(&mut self) -> Result<Option<KernelClock>> {
-        let now = || Moment::now().since_origin().as_nanos() as u64;
         let clock = &self.notes.clock;
         let this_number = self.notes.looks.fetch_add(1, Ordering::Relaxed) + 1;
         let arguments = ClockArgs {
@@ -185,7 +184,7 @@ impl WaitTrace {
         };
         let wave = self.stream.device().wave_size();
         let shape = LaunchShape { grid_blocks: 1, block_threads: wave, local_bytes: 0 };
-        let (begun, before) = (Moment::now(), now());
+        let (begun, before) = (Moment::now(), Trace::now_ns());
         // SAFETY: the words are of `notes`, which the drop leaks where this launch is not over.
         unsafe { self.clock.launch(shape, &self.stream, &arguments) }?;
         while clock.atomic_u64(8)?.load(Ordering::Acquire) != this_number {
@@ -194,7 +193,7 @@ impl WaitTrace {
             }
             std::thread::yield_now();
         }
-        let half = (now() - before) / 2;
+        let half = (Trace::now_ns() - before) / 2;
         let kernel_ns = clock.atomic_u64(0)?.load(Ordering::Acquire);
         Ok(Some(KernelClock { kernel_ns, host_ns: before + half, error_ns: half }))
     }
