@@ -5,10 +5,9 @@
 // - `two_shot`: every member sends part j to member j in packets, which reduces it and sends the result to all in packets. Two hops, fewer
 //   bytes. Stage 0 carries the parts, stage 1 the results.
 // - `scatter_packets`: the first hop of `two_shot`.
-#include "ccl/packets.h"
+#include "ccl/packet_sums.h"
 #include "ccl/buffer.h"
 #include "ccl/parts.h"
-#include "ccl/reduce.h"
 
 #ifndef CCL_ELEMENT
 #error "the kernel is compiled for an element type"
@@ -17,31 +16,6 @@
 namespace ccl {
 
 typedef CCL_ELEMENT Element;
-
-// Receives one unit from every member and reduces in group-rank order. `mine` is that of this rank. False after a fault.
-template <bool SUM_ONLY>
-static ANABRANCH_DEVICE bool reduce_unit(const Grid& grid, const ReduceArgs& args, const Reduction& reduction, const Channel& channel,
-                                         u64 unit, u64 mine, u64& result) {
-    const CommView& comm = args.comm;
-    Partial<Element, u64, SUM_ONLY> sum;
-    for (u32 base = 0; base < comm.team.size; base += BATCH) {
-        u64 payload[BATCH];
-        if (!receive(grid, comm, channel, comm.heap, 0, base, unit, payload)) return false;
-        ANABRANCH_UNROLL
-        for (u32 k = 0; k < BATCH; ++k) {
-            u32 source = base + k;
-            if (source >= comm.team.size) continue;
-            u64 raw = source == comm.team.rank ? mine : payload[k];
-            if (source == 0) {
-                sum = Partial<Element, u64, SUM_ONLY>::first(reduction, raw);
-            } else {
-                sum.add(reduction, raw);
-            }
-        }
-    }
-    result = sum.finish(reduction);
-    return true;
-}
 
 // The buffers of a call as packets see them.
 struct Buffers {
@@ -54,22 +28,6 @@ static ANABRANCH_DEVICE Buffers buffers_of(const ReduceArgs& args) {
     u64 bytes = args.count * Element::BYTES;
     bool keeps = args.root == REDUCE_ALL || args.root == args.comm.team.rank;
     return Buffers{bytes, (bytes + PAYLOAD - 1) / PAYLOAD, (args.input.own | args.output.own) % PAYLOAD == 0, keeps};
-}
-
-// Sends one unit of this thread: one payload per peer, up to BATCH of them loaded before the first is sent.
-template <class Load>
-static ANABRANCH_DEVICE void send_unit(const Grid& grid, const CommView& comm, const Channel& channel, u64 unit, Load load) {
-    for (u32 base = 1; base < comm.team.size; base += BATCH) {
-        u64 payload[BATCH];
-        ANABRANCH_UNROLL
-        for (u32 k = 0; k < BATCH; ++k) {
-            if (base + k < comm.team.size) payload[k] = load(rotated(comm, base + k));
-        }
-        ANABRANCH_UNROLL
-        for (u32 k = 0; k < BATCH; ++k) {
-            if (base + k < comm.team.size) send(grid, comm, channel, 0, rotated(comm, base + k), unit, payload[k]);
-        }
-    }
 }
 
 // The first unit of this thread, whose load is in flight while the channel is opened.
@@ -94,7 +52,7 @@ static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, 
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             u64 mine = first + unit == begin + grid.thread ? early : load(first + unit);
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, reduction, channel, unit, mine, result)) break;
+            if (!reduce_unit<Element, SUM_ONLY>(grid, comm, reduction, channel, unit, mine, result)) break;
             if (at.keeps) store_payload(grid, args.output.own, (first + unit) * PAYLOAD, at.bytes, at.wide, result);
         }
         end_epoch(grid, channel);
@@ -124,7 +82,7 @@ static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, 
         }
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, reduction, channel, unit, load(me, unit), result)) break;
+            if (!reduce_unit<Element, SUM_ONLY>(grid, comm, reduction, channel, unit, load(me, unit), result)) break;
             for (u32 i = 1; i < size; ++i) send(grid, comm, channel, 1, rotated(comm, i), unit, result);
             store(me, unit, result);
         }
@@ -166,7 +124,7 @@ static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs&
         }
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, reduction, channel, unit, load(comm.team.rank, unit), result)) break;
+            if (!reduce_unit<Element, SUM_ONLY>(grid, comm, reduction, channel, unit, load(comm.team.rank, unit), result)) break;
             store_payload(grid, args.output.own, (first + unit) * PAYLOAD, args.own_bytes, wide, result);
         }
         end_epoch(grid, channel);

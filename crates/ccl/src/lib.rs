@@ -35,6 +35,7 @@ pub use anabranch_ranks::Across;
 pub use anabranch_ranks::{LinkSettings, LinkSpeeds, Moved, TimeParts};
 pub use call::Call;
 pub use call::message::PointToPoint;
+pub use call::norm::{Quantised, RmsNorm};
 pub use call::tensor::Tensor;
 pub use device::kernels::{self, kernels};
 #[cfg(feature = "model")]
@@ -68,10 +69,12 @@ pub mod lowered {
         MOST_TRANSFERS, PipeState, Pipes, PipesArgs, ROW_WORDS, Segment, Transfer,
     };
     pub use crate::device::channel::{ChannelLayout, PACKET_UNITS};
+    pub use crate::device::norm::{PARTIAL_BYTES, RowNorm};
     pub use crate::device::pipes::PipeLayout;
     pub use crate::lower::engine::Gathered;
     pub use crate::lower::launch::{Launch, Stage};
     pub use crate::lower::many::Segments;
+    pub use crate::lower::norm::Norm;
     pub use crate::lower::messages::TransferLists;
     pub use crate::lower::{Buffers, Counts, Engine, Job, Tensors, local_bytes, lowered};
 

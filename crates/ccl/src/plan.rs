@@ -16,6 +16,8 @@ pub struct Plan {
     /// every member writes to one peer at a time, and to another than the others, with a barrier after each. Reduce: the root owns no part,
     /// and every member sends and receives the message once. False for all other algorithms.
     pub phased: bool,
+    /// Whether the kernel of the sum also norms its rows. False if a kernel of its own does, and without a norm.
+    pub norms: bool,
     /// How the algorithm runs the call.
     pub(crate) recipe: &'static Recipe,
 }
@@ -29,6 +31,10 @@ pub struct Limits {
     pub block_threads: u32,
     /// Threads of the one block of a barrier kernel: one wave, so that it fits beside other work.
     pub barrier_threads: u32,
+    /// The most blocks of a kernel that sums and norms rows: channels with packets for long rows. 0: sum and norm have a kernel each.
+    pub row_channels: u32,
+    /// The longest row of such a kernel, bytes: it is in local memory.
+    pub row_bytes: u64,
 }
 
 /// Parts of a plan that a tuner or a test fixes. Every member gives the same. `None` leaves the part to [`Plan::chosen`].

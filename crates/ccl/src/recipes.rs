@@ -7,6 +7,7 @@ use anabranch_hip_jit::Kernel;
 
 use crate::device::args::{EngineReduceArgs, GatherManyArgs, MoveArgs, ReduceArgs};
 use crate::device::kernels;
+use crate::device::norm::ReduceNormArgs;
 use crate::device::uneven::{UnevenArgs, UnevenReduceArgs};
 use crate::types::{Algorithm, Collective, Shape};
 
@@ -24,6 +25,8 @@ pub(crate) struct Recipe {
     needs: Option<Need>,
     pub(crate) size: LaunchSize,
     pub(crate) kernels: Kernels,
+    /// The kernel that also norms rows.
+    pub(crate) normed: Option<Kernel<ReduceNormArgs>>,
     staging: Staging,
     /// Whether peers read inputs.
     reads_inputs: bool,
@@ -109,6 +112,7 @@ const PACKETS: Recipe = Recipe {
         uneven: Some(kernels::UNEVEN_PACKETS),
         many: Some(kernels::GATHER_MANY_PACKETS),
     },
+    normed: None,
     staging: Staging::Bypassed,
     reads_inputs: false,
     writes_outputs: false,
@@ -134,7 +138,12 @@ pub(crate) static RECIPES: &[Recipe] = &[
         kernels: Kernels::Moves { even: kernels::BARRIER, uneven: None, many: None },
         ..PACKETS
     },
-    Recipe { collectives: REDUCES, kernels: Kernels::Reduces(kernels::ONE_SHOT), ..PACKETS },
+    Recipe {
+        collectives: REDUCES,
+        kernels: Kernels::Reduces(kernels::ONE_SHOT),
+        normed: Some(kernels::ONE_SHOT_NORM),
+        ..PACKETS
+    },
     Recipe {
         collectives: &[Collective::ReduceScatter],
         kernels: Kernels::Scatters(kernels::SCATTER_PACKETS, kernels::UNEVEN_SCATTER_PACKETS),
@@ -146,6 +155,7 @@ pub(crate) static RECIPES: &[Recipe] = &[
         is_for: "it is for all_reduce and reduce",
         size: LaunchSize::SharedPackets,
         kernels: Kernels::Reduces(kernels::TWO_SHOT),
+        normed: Some(kernels::TWO_SHOT_NORM),
         ..PACKETS
     },
     Recipe {

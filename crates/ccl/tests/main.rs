@@ -25,6 +25,7 @@ mod network_failures;
 mod network_nic;
 mod network_processes;
 mod network_traffic;
+mod norm;
 mod numbers;
 mod scalars;
 mod sizes;

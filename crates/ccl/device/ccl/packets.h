@@ -70,30 +70,30 @@ ANABRANCH_DEVICE bool has_flag(Packet packet, u32 flag) {
     return static_cast<u32>(packet.half[0] >> 32) == flag && static_cast<u32>(packet.half[1] >> 32) == flag;
 }
 
-// Receives the payloads of one unit from sources `first .. first + BATCH`, as far as they exist. The payload of this rank is not modified.
-// False after a fault.
-ANABRANCH_DEVICE bool receive(const Grid& grid, const CommView& comm, const Channel& channel, u64 own, u32 stage, u32 first,
-                              u64 unit, u64 (&payload)[BATCH]) {
+// Receives up to N packets at once: packet k is `unit(k)` of `source(k)`, if `is_awaited(k)`; other payloads are not modified. False after a
+// fault.
+template <u32 N, class IsAwaited, class Source, class Unit>
+ANABRANCH_DEVICE bool receive_packets(const Grid& grid, const CommView& comm, const Channel& channel, u64 own, u32 stage,
+                                      IsAwaited is_awaited, Source source, Unit unit, u64 (&payload)[N]) {
     u32 flag = packet_flag(channel);
-    Packet packet[BATCH];
-    auto is_awaited = [&](u32 k) { return first + k < comm.team.size && first + k != comm.team.rank; };
+    Packet packet[N];
     auto look = [&]() {
         bool all = true;
         ANABRANCH_UNROLL
-        for (u32 k = 0; k < BATCH; ++k) {
-            if (is_awaited(k)) packet[k] = packet_load(grid, packet_at(comm, own, channel, stage, first + k, unit));
+        for (u32 k = 0; k < N; ++k) {
+            if (is_awaited(k)) packet[k] = packet_load(grid, packet_at(comm, own, channel, stage, source(k), unit(k)));
         }
         ANABRANCH_UNROLL
-        for (u32 k = 0; k < BATCH; ++k) {
+        for (u32 k = 0; k < N; ++k) {
             if (is_awaited(k)) all = all && has_flag(packet[k], flag);
         }
         return all;
     };
     auto missing = [&]() {
-        Missing who = {is_awaited(0) ? first : first + 1, flag, 0};
+        Missing who = {is_awaited(0) ? source(0) : source(1), flag, 0};
         ANABRANCH_UNROLL
-        for (u32 k = 0; k < BATCH; ++k) {
-            if (is_awaited(k) && !has_flag(packet[k], flag)) who = Missing{first + k, flag, packet[k].half[0] >> 32};
+        for (u32 k = 0; k < N; ++k) {
+            if (is_awaited(k) && !has_flag(packet[k], flag)) who = Missing{source(k), flag, packet[k].half[0] >> 32};
         }
         return who;
     };
@@ -102,10 +102,19 @@ ANABRANCH_DEVICE bool receive(const Grid& grid, const CommView& comm, const Chan
         return false;
     }
     ANABRANCH_UNROLL
-    for (u32 k = 0; k < BATCH; ++k) {
+    for (u32 k = 0; k < N; ++k) {
         if (is_awaited(k)) payload[k] = (packet[k].half[0] & 0xffffffffu) | (packet[k].half[1] << 32);
     }
     return true;
+}
+
+// Receives the payloads of one unit from sources `first .. first + BATCH`, as far as they exist. The payload of this rank is not modified.
+// False after a fault.
+ANABRANCH_DEVICE bool receive(const Grid& grid, const CommView& comm, const Channel& channel, u64 own, u32 stage, u32 first,
+                              u64 unit, u64 (&payload)[BATCH]) {
+    auto is_awaited = [&](u32 k) { return first + k < comm.team.size && first + k != comm.team.rank; };
+    auto source = [first](u32 k) { return first + k; };
+    return receive_packets(grid, comm, channel, own, stage, is_awaited, source, [unit](u32) { return unit; }, payload);
 }
 
 }  // namespace ccl

@@ -3,12 +3,14 @@
 pub(crate) mod in_place;
 pub(crate) mod many;
 pub(crate) mod message;
+pub(crate) mod norm;
 pub(crate) mod tensor;
 
 use anabranch_elements::data_type::names;
 use anabranch_ranks::GroupRank;
 
 use crate::call::message::PointToPoint;
+use crate::call::norm::RmsNorm;
 use crate::call::tensor::Tensor;
 use crate::types::{Collective, DATA_TYPES, DataType, Error, LocationKind, ReduceOp, Result, Shape};
 
@@ -29,6 +31,15 @@ pub enum Call<'a> {
         input: Tensor<'a>,
         /// The operator.
         op: ReduceOp,
+    },
+    /// The sum over ranks of the rows of `input`, and RMSNorm of each row: what follows each tensor-parallel layer of a transformer. One
+    /// kernel for short messages, else an all_reduce and a kernel. **The call uses the input up**: its contents are undefined afterwards.
+    /// Equal rows, types and kinds of memory of the input on all members; the tensors of the norm are of this rank alone.
+    AllReduceRmsNorm {
+        /// `[rows][row]` of bf16, f16 or f32: the contribution of this rank. Symmetric or registered memory makes long messages faster.
+        input: Tensor<'a>,
+        /// The norm.
+        norm: RmsNorm<'a>,
     },
     /// `output[i] = op over ranks of input[rank * count + i]`.
     ReduceScatter {
@@ -159,7 +170,7 @@ impl Call<'_> {
     /// The collective.
     pub const fn collective(&self) -> Collective {
         match self {
-            Self::AllReduce { .. } => Collective::AllReduce,
+            Self::AllReduce { .. } | Self::AllReduceRmsNorm { .. } => Collective::AllReduce,
             Self::ReduceScatter { .. } | Self::ReduceScatterUneven { .. } => Collective::ReduceScatter,
             Self::AllGather { .. } | Self::AllGatherUneven { .. } | Self::AllGatherMany(_) => {
                 Collective::AllGather
@@ -201,6 +212,7 @@ impl Call<'_> {
             root: None,
             input,
             output,
+            norm_row: None,
         };
         match self {
             Self::AllReduce { output, input, op } => {
@@ -208,6 +220,11 @@ impl Call<'_> {
                 self.count("output", output.count(), "the input's", input.count())?;
                 self.operator(*op, input.data_type())?;
                 Ok(Shape { op: Some(*op), ..shape(input, input.count(), input.kind(), output.kind()) })
+            }
+            Self::AllReduceRmsNorm { input, norm } => {
+                norm.check(input)?;
+                let shape = shape(input, input.count(), input.kind(), input.kind());
+                Ok(Shape { op: Some(ReduceOp::Sum), norm_row: Some(norm.row()), ..shape })
             }
             Self::Reduce { output, input, op, root } => {
                 self.same_type(output, input)?;
@@ -391,6 +408,9 @@ impl<'a> Call<'a> {
         if let Self::AllGatherMany(pairs) = self {
             all.extend(pairs.iter().flat_map(|(output, input)| [*output, *input]));
         }
+        if let Self::AllReduceRmsNorm { norm, .. } = self {
+            all.extend(norm.tensors().map(|(tensor, _)| tensor));
+        }
         if let Some(messages) = self.messages() {
             all.extend(messages.iter().map(|message| *message.tensor()));
         }
@@ -408,7 +428,9 @@ impl<'a> Call<'a> {
             | Self::AllToAll { output, input }
             | Self::AllToAllUneven { output, input, .. }
             | Self::Reduce { output, input, .. } => (Some(output), Some(input)),
-            Self::Broadcast { tensor, .. } => (Some(tensor), Some(tensor)),
+            Self::Broadcast { tensor, .. } | Self::AllReduceRmsNorm { input: tensor, .. } => {
+                (Some(tensor), Some(tensor))
+            }
             Self::Gather { output, input, .. } => (output, Some(input)),
             Self::Scatter { output, input, .. } => (Some(output), input),
             Self::AllGatherMany(_)

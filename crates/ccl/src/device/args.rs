@@ -208,6 +208,8 @@ device_struct! {
         pub tensors: u64,
         /// Digest of the list, or [`NOTHING`].
         pub list: u64,
+        /// Elements of a row of the norm that follows, or [`NOTHING`].
+        pub norm_row: u64,
     }
 }
 

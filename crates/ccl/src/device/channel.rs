@@ -103,7 +103,7 @@ mod tests {
         for members in [1, 2, 3, 8, 63, 64, 65, 1000] {
             let layout = ChannelLayout::of_check(members);
             // A fingerprint, and 64 splits or 32 tensors of a list.
-            let message = 19 * 8 + 64 * 16;
+            let message = 20 * 8 + 64 * 16;
             assert!((message..message + ALIGNMENT).contains(&layout.staging_bytes), "{members}: {layout:?}");
             let end = layout.staging + 2 * u64::from(members) * layout.staging_bytes;
             assert!(end <= layout.channels && layout.channels < layout.bytes, "{members}: {layout:?}");

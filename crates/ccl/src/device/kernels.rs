@@ -6,9 +6,10 @@ use anabranch_shmem::device_api::{BarrierWorkspace, DEVICE_HEADERS as SHMEM_HEAD
 
 use crate::device::args::{
     BufferView, EngineReduceArgs, FingerprintArgs, GatherManyArgs, LinkPort, LinkState, LinkStep, MoveArgs,
-    NetworkArgs, PipesArgs, ReduceArgs,
+    NetworkArgs, PipesArgs, ReduceArgs, Reduction,
 };
 use crate::device::headers::DEVICE_HEADERS;
+use crate::device::norm::{ReduceNormArgs, RmsNormArgs};
 use crate::device::uneven::{UnevenArgs, UnevenReduceArgs};
 use crate::types::{DATA_TYPES, DataType};
 
@@ -65,6 +66,18 @@ kernel_unit! {
 }
 
 kernel_unit! {
+    /// RMSNorm of a sum over ranks, of rows of one type ([`NORM_TYPES`]). The arithmetic of sums uses `Reduction`, which its arguments lack.
+    pub static REDUCE_NORM_UNIT: "ccl_reduce_norm", include_str!("../../kernels/reduce_norm.hip"), HEADERS,
+        layouts [Reduction];
+    /// [`ONE_SHOT`] of rows, and their norm.
+    pub const ONE_SHOT_NORM: Kernel<ReduceNormArgs> = "anabranch_ccl_one_shot_norm";
+    /// [`TWO_SHOT`] of rows, and their norm.
+    pub const TWO_SHOT_NORM: Kernel<ReduceNormArgs> = "anabranch_ccl_two_shot_norm";
+    /// The norm of a sum in memory.
+    pub const RMS_NORM: Kernel<RmsNormArgs> = "anabranch_ccl_rms_norm";
+}
+
+kernel_unit! {
     /// Reduces large messages of one type.
     pub static BULK_REDUCE_UNIT: "ccl_bulk_reduce", include_str!("../../kernels/bulk_reduce.hip"), HEADERS;
     /// Every member reads its part from all inputs.
@@ -118,13 +131,17 @@ kernel_unit! {
     pub const NETWORK_REDUCE: Kernel<NetworkArgs> = "anabranch_ccl_network_reduce";
 }
 
+/// Element types of rows with a norm.
+pub const NORM_TYPES: [DataType; 3] = [DataType::Bf16, DataType::F16, DataType::F32];
+
 /// Every unit of this crate.
-pub static UNITS: [&KernelUnit; 10] = [
+pub static UNITS: [&KernelUnit; 11] = [
     &MOVE_UNIT,
     &GATHER_MANY_UNIT,
     &PIPES_UNIT,
     &TWO_HOP_UNIT,
     &PACKET_REDUCE_UNIT,
+    &REDUCE_NORM_UNIT,
     &BULK_REDUCE_UNIT,
     &PUSH_TO_ROOT_UNIT,
     &NETWORK_MOVE_UNIT,
@@ -134,7 +151,7 @@ pub static UNITS: [&KernelUnit; 10] = [
 
 /// Whether a unit is compiled for each element type.
 pub(crate) fn is_typed(unit: &'static KernelUnit) -> bool {
-    [&PACKET_REDUCE_UNIT, &BULK_REDUCE_UNIT, &PUSH_TO_ROOT_UNIT, &NETWORK_REDUCE_UNIT]
+    [&PACKET_REDUCE_UNIT, &REDUCE_NORM_UNIT, &BULK_REDUCE_UNIT, &PUSH_TO_ROOT_UNIT, &NETWORK_REDUCE_UNIT]
         .iter()
         .any(|typed| std::ptr::eq(*typed, unit))
 }
@@ -158,7 +175,11 @@ fn with_element(spec: KernelSpec, data_type: DataType) -> KernelSpec {
 /// Every kernel of this crate in every variant, for prebuilds.
 pub fn kernels() -> Vec<KernelSpec> {
     let of_unit = |unit: &'static KernelUnit| {
-        let types = if is_typed(unit) { &DATA_TYPES[..] } else { &[DataType::U8] };
+        let types = match unit {
+            _ if std::ptr::eq(unit, &REDUCE_NORM_UNIT) => &NORM_TYPES[..],
+            _ if is_typed(unit) => &DATA_TYPES[..],
+            _ => &[DataType::U8],
+        };
         types.iter().map(move |data_type| spec(unit, *data_type))
     };
     UNITS.into_iter().flat_map(of_unit).collect()

@@ -4,5 +4,6 @@ pub(crate) mod args;
 pub(crate) mod channel;
 pub(crate) mod headers;
 pub mod kernels;
+pub(crate) mod norm;
 pub(crate) mod pipes;
 pub(crate) mod uneven;

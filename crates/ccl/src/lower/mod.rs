@@ -5,6 +5,7 @@ pub(crate) mod engine;
 pub(crate) mod launch;
 pub(crate) mod many;
 pub(crate) mod messages;
+pub(crate) mod norm;
 
 use std::fmt::Debug;
 
@@ -22,6 +23,7 @@ use crate::device::kernels;
 use crate::device::uneven::{MoveEntry, ReducePart, UnevenArgs, UnevenReduceArgs};
 use crate::lower::engine::{EngineStep, Gathered};
 use crate::lower::launch::{Launch, Stage};
+use crate::lower::norm::Norm;
 use crate::plan::Plan;
 use crate::recipes::{Kernels, LaunchSize};
 use crate::types::{Collective, DataType, Error, ReduceOp, Result, Shape};
@@ -47,6 +49,8 @@ pub struct Job<'a> {
     pub tensors: Tensors<'a>,
     /// Further inputs of copies by engine. Unused by other algorithms.
     pub engine: Engine<'a>,
+    /// The norm that follows the sum.
+    pub norm: Option<Norm<'a>>,
 }
 
 /// The buffers of a call.
@@ -80,7 +84,11 @@ pub struct Engine<'a> {
 pub fn lowered(job: &Job<'_>) -> Result<Vec<Stage>> {
     let (collective, recipe) = (job.shape.collective, job.plan.recipe);
     let is_its = recipe.collectives.contains(&collective);
-    let stages = if is_its { stages(job) } else { Err(recipe.is_for) };
+    let stages = match &job.norm {
+        _ if !is_its => Err(recipe.is_for),
+        None => stages(job),
+        Some(norm) => norm::stages(job, norm, stages),
+    };
     stages.map_err(|reason| Error::Algorithm { collective, algorithm: recipe.algorithm, reason })
 }
 

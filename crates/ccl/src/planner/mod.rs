@@ -15,6 +15,9 @@ const BULK_GRAIN: u64 = 32 << 10;
 /// Bytes of a message per block where copy engines move the contributions and a kernel reduces. Large, because copy engines are chosen to
 /// leave the compute units to other work.
 const ENGINE_GRAIN: u64 = 1 << 20;
+/// The longest message whose sum and norm one kernel does, and the most bytes that a member sends in one hop with more than two members.
+const ROWS_UP_TO: u64 = 1 << 20;
+const ONE_HOP_UP_TO: u64 = 256 << 10;
 /// Bytes of a message from which `push` with phases is faster.
 const PHASED_FROM: u64 = 48 << 20;
 
@@ -39,7 +42,9 @@ impl Plan {
             // A barrier has one algorithm, whatever is requested.
             _ if shape.collective == Collective::Barrier => Algorithm::Packets,
             Some(algorithm) => algorithm,
-            None => step.map_or_else(|| expected_fastest(shape), |step| step.algorithm),
+            None => limits
+                .fastest_of_rows(shape)
+                .unwrap_or_else(|| step.map_or_else(|| expected_fastest(shape), |step| step.algorithm)),
         };
         let refuse = |reason| Error::Algorithm { collective: shape.collective, algorithm, reason };
         let recipe = recipes::find(algorithm, shape).map_err(refuse)?;
@@ -54,6 +59,7 @@ impl Plan {
         let plan = Self::new(shape, limits, table, choice.algorithm)?;
         let blocks = plan.chosen_blocks(shape, limits, choice)?;
         let blocks = if plan.recipe.size == LaunchSize::Barrier { 1 } else { blocks };
+        let blocks = if plan.norms { blocks.min(limits.row_channels) } else { blocks };
         let phased = choice.phased.unwrap_or(plan.phased) && plan.recipe.has_phases();
         Ok(Self { blocks, phased, ..plan })
     }
@@ -102,7 +108,9 @@ impl Plan {
         let blocks = blocks_of(shape, limits, recipe.size, block_bytes);
         let expected = shape.members > 2 && shape.message_bytes() >= PHASED_FROM;
         let phased = recipe.has_phases() && step.map_or(expected, |step| step.phased);
-        Self { algorithm: recipe.algorithm, blocks, threads, phased, recipe }
+        let rows = limits.rows(shape).filter(|_| recipe.normed.is_some());
+        let blocks = rows.map_or(blocks, |rows| rows.clamp(1, limits.row_channels.into()) as u32);
+        Self { algorithm: recipe.algorithm, blocks, threads, phased, norms: rows.is_some(), recipe }
     }
 }
 
@@ -118,6 +126,24 @@ impl Limits {
     /// The reason why it cannot run the call, as of [`Algorithm::allows`].
     pub fn block_bytes(&self, shape: &Shape, algorithm: Algorithm) -> Result<u64, &'static str> {
         recipes::find(algorithm, shape).map(|recipe| self.bytes_of(recipe.size))
+    }
+
+    /// The rows of a call whose sum and norm one kernel can do.
+    fn rows(&self, shape: &Shape) -> Option<u64> {
+        let row = shape.norm_row.filter(|_| self.row_channels > 0)?;
+        (row * u64::from(shape.data_type.bytes()) <= self.row_bytes).then(|| shape.count / row)
+    }
+
+    /// The algorithm of a sum and norm in one kernel, where that is expected to be faster than a kernel for each. Arithmetic: packets carry
+    /// half of their bytes, a second kernel takes some microseconds, and a second hop one, in which a link moves about 256 KiB in packets.
+    fn fastest_of_rows(&self, shape: &Shape) -> Option<Algorithm> {
+        self.rows(shape)?;
+        let (bytes, peers) = (shape.bytes(), u64::from(shape.members) - 1);
+        match bytes {
+            _ if bytes > ROWS_UP_TO => None,
+            _ if peers <= 1 || bytes * peers <= ONE_HOP_UP_TO => Some(Algorithm::Packets),
+            _ => Some(Algorithm::TwoShotPackets),
+        }
     }
 
     fn bytes_of(&self, size: LaunchSize) -> u64 {
@@ -180,7 +206,7 @@ mod tests {
     use super::*;
     use crate::types::LocationKind;
 
-    const LIMITS: Limits = Limits { channels: 64, block_threads: 256, barrier_threads: 32 };
+    const LIMITS: Limits = Limits { channels: 64, block_threads: 256, barrier_threads: 32, row_channels: 32, row_bytes: 40 << 10 };
 
     fn expected(collective: Collective, members: u32, bytes: u64, location: LocationKind) -> Algorithm {
         let parts = match collective {

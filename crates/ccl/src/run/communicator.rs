@@ -18,6 +18,7 @@ use crate::device::channel::{ALIGNMENT, ChannelLayout};
 use crate::device::kernels;
 use crate::device::pipes::{PIPE_LOCAL_BYTES, PipeLayout};
 use crate::lower::local_bytes;
+use crate::lower::norm::longest_row;
 use crate::network::LinkLayout;
 use crate::plan::{Choice, Limits, Plan};
 use crate::planner::tuning::Table;
@@ -29,7 +30,7 @@ use crate::run::nodes;
 #[cfg(not(feature = "rdma"))]
 use crate::run::nodes::Internode;
 use crate::run::prepared::Prepared;
-use crate::run::sizes::{Layouts, speeds, threads, wanted_channels};
+use crate::run::sizes::{Layouts, local_memory, row_channels, speeds, threads, wanted_channels};
 use crate::run::work::Work;
 use crate::types::{Collective, DataType, Error, Result, Shape};
 
@@ -100,6 +101,8 @@ pub struct Communicator {
     team: Team,
     memory: SymmetricMemory,
     comm: CommView,
+    /// The channels of calls that sum and norm rows in one kernel.
+    rows: CommView,
     pipe_layout: PipeLayout,
     pipes: Pipes,
     config: CclConfig,
@@ -144,6 +147,7 @@ impl Communicator {
         // Inputs of plans. They can differ between devices of one kind, whole or partitioned.
         let limits = threads(world);
         fields.push(("threads of a block".to_owned(), limits.block_threads.to_string()));
+        fields.push(("local memory of a block".to_owned(), local_memory(world).to_string()));
         let machines = nodes.as_ref().map_or(&[][..], Nodes::numbers);
         fields.push(("machines of the members".to_owned(), format!("{machines:?}")));
         world.compare(group, "ccl configuration", fields)?;
@@ -164,7 +168,8 @@ impl Communicator {
         world.name_operation(MESSAGE_OPERATION, MESSAGE_NAME);
         let team = world.team(group)?;
         let layouts = Layouts::new(world, group.size(), channels, &config, nodes.is_some());
-        let Layouts { comm: layout, pipes: pipe_layout, links, end } = layouts;
+        let Layouts { comm: layout, pipes: pipe_layout, links, end, .. } = layouts;
+        let nodes_are_mapped = nodes.is_none();
         let mut memory = world.allocate(group, end, ALIGNMENT, "ccl channels")?;
         let links = links.map(|layout| layout.links(team.view(), &memory, OPERATION.0));
         #[cfg(feature = "rdma")]
@@ -175,12 +180,22 @@ impl Communicator {
         let pipes = pipe_layout.pipes(team.view(), &memory, MESSAGE_OPERATION.0);
         let comm = layout.comm(team.view(), &memory, OPERATION.0);
         team.hold(permit);
-        let limits = Limits { channels, ..threads(world) };
+        let (rows_at, row_layout) = layouts.rows;
+        let rows = row_layout.view_at(
+            team.view(),
+            memory.offset() + rows_at,
+            memory.address().offset(rows_at),
+            OPERATION.0,
+        );
+        let row_blocks = if nodes_are_mapped { row_channels(group.size(), channels) } else { 0 };
+        let row_bytes = longest_row(group.size(), local_memory(world));
+        let limits = Limits { channels, row_channels: row_blocks, row_bytes, ..threads(world) };
         let checking = match (config.check, units.get(&key(kernels::FINGERPRINT.unit(), DataType::U8))) {
             (Check::Fingerprint, Some(unit)) => {
                 let (threads, local) = (limits.block_threads, local_bytes(group.size()));
                 let checking = Checking::new(world, &team, unit, (threads, local), |check| {
                     watch_channels(&mut memory, layout.channels, channels)?;
+                    watch_channels(&mut memory, rows_at + row_layout.channels, row_blocks)?;
                     watch_channels(check, ChannelLayout::of_check(group.size()).channels, 1)
                 });
                 Some(checking?)
@@ -196,6 +211,7 @@ impl Communicator {
             team,
             memory,
             comm,
+            rows,
             pipe_layout,
             pipes,
             config,
@@ -221,9 +237,7 @@ impl Communicator {
         } else {
             local_bytes(group.size()).max(PIPE_LOCAL_BYTES)
         };
-        let limit =
-            (device.properties().shared_memory_per_block() as u32).saturating_sub(LOCAL_RESERVED_BYTES);
-        if local > limit {
+        if local > local_memory(world) {
             let allowed = "groups whose addresses fit into the local memory of a block";
             return Err(Error::Config { field: "the group's size", given: u64::from(group.size()), allowed });
         }

@@ -42,6 +42,7 @@ const FIELDS: [&str; WORDS] = [
     "whether it has phases",
     "the number of tensors",
     "the list of tensors",
+    "the row of rms_norm",
 ];
 
 impl Fingerprint {
@@ -78,6 +79,7 @@ impl Fingerprint {
             phased: plan.phased.into(),
             tensors: NOTHING,
             list: NOTHING,
+            norm_row: shape.norm_row.unwrap_or(NOTHING),
         }
     }
 

@@ -56,8 +56,13 @@ impl Prepared {
 /// Description of the call and its plan, for logs and reports.
 pub(crate) fn describe(shape: &Shape, plan: &Plan) -> String {
     let op = shape.op.map_or_else(String::new, |op| format!(" {}", op.name()));
+    let norm = match shape.norm_row {
+        None => String::new(),
+        Some(row) if plan.norms => format!(" with RMSNorm of rows of {row}"),
+        Some(row) => format!(", then RMSNorm of rows of {row}"),
+    };
     format!(
-        "{} {}{op} {} elements over {} ranks: {}, {} blocks of {} threads",
+        "{} {}{op} {} elements over {} ranks{norm}: {}, {} blocks of {} threads",
         shape.collective,
         shape.data_type,
         shape.count,

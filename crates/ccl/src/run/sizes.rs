@@ -1,9 +1,10 @@
 //! Sizes that depend on the device: threads per block, and bytes of the memory of a communicator.
 
+use anabranch_hip_jit::LOCAL_RESERVED_BYTES;
 use anabranch_ranks::LinkSpeeds;
 use anabranch_shmem::World;
 
-use crate::device::channel::{ChannelLayout, MOST_STAGING, PACKET_UNITS};
+use crate::device::channel::{ALIGNMENT, ChannelLayout, MOST_STAGING, PACKET_UNITS};
 use crate::device::pipes::PipeLayout;
 use crate::network::LinkLayout;
 use crate::network::layout::{INTERNODE_CHANNELS, channels_for};
@@ -16,6 +17,11 @@ use crate::types::{Error, Result};
 const DEFAULT_CHANNELS: u32 = 128;
 /// Channels of a group of one member, which only copies. Fewer channels take less memory for packets, and each has larger pieces of the staging.
 const CHANNELS_ALONE: u32 = 32;
+
+/// Channels with packets for long rows: the most blocks of a kernel that sums and norms rows. As many fill a link.
+const MOST_ROW_CHANNELS: u32 = 32;
+/// Their packets of one source, stage and parity on large GPUs: a row of 8192 elements of two bytes in one epoch.
+const ROW_PACKET_UNITS: u32 = 2048;
 
 impl Communicator {
     /// An upper bound of the bytes of the symmetric heap that a communicator of a group of `members` takes with this configuration. Without
@@ -47,6 +53,8 @@ impl Communicator {
 pub(crate) struct Layouts {
     pub(crate) comm: ChannelLayout,
     pub(crate) pipes: PipeLayout,
+    /// Start and layout of the channels with packets for long rows (`kernels/reduce_norm.hip`).
+    pub(crate) rows: (u64, ChannelLayout),
     pub(crate) links: Option<LinkLayout>,
     /// Bytes in total.
     pub(crate) end: u64,
@@ -65,12 +73,16 @@ impl Layouts {
             let comm = ChannelLayout::new(members, 1, 0, 0);
             let pipes = PipeLayout::new(comm.bytes, members, 1, 0);
             let links = LinkLayout::new(pipes.end, members, channels, staging);
-            return Self { comm, pipes, links: Some(links), end: links.end };
+            let rows = (links.end, ChannelLayout::with(members, 0, 0, 0));
+            return Self { comm, pipes, rows, links: Some(links), end: links.end };
         }
         let comm = ChannelLayout::new(members, channels, PACKET_UNITS, staging);
         // Messages of a single member have one block (`prepare_messages`), for which one pipe with large slots is best.
         let pipes = PipeLayout::new(comm.bytes, members, if members == 1 { 1 } else { channels }, pipe_bytes);
-        Self { comm, pipes, links: None, end: pipes.end }
+        let row_units = if is_large(world) && members > 1 { ROW_PACKET_UNITS } else { PACKET_UNITS };
+        let rows = ChannelLayout::with(members, row_channels(members, channels), row_units, 0);
+        let start = pipes.end.next_multiple_of(ALIGNMENT);
+        Self { comm, pipes, rows: (start, rows), links: None, end: start + rows.bytes }
     }
 }
 
@@ -81,7 +93,7 @@ pub(crate) fn threads(world: &World) -> Limits {
     // On large GPUs half of the launch bounds of the kernels, 512: then two blocks surely fit on a multiprocessor, and one communicator does
     // not take all of a GPU. `PER_MULTIPROCESSOR` in crates/nccl counts on it.
     let threads = if is_large(world) { 256_u32.next_multiple_of(wave) } else { wave };
-    Limits { channels: 1, block_threads: threads, barrier_threads: wave }
+    Limits { channels: 1, block_threads: threads, barrier_threads: wave, row_channels: 0, row_bytes: 0 }
 }
 
 /// Bytes of staging and of pipes: the configured ones, or defaults. A group of one member sends nothing to peers. It takes at most what a small
@@ -99,6 +111,16 @@ fn memory_sizes(world: &World, members: u32, config: &CclConfig) -> (u64, u64) {
         chosen(config.staging_bytes, 8, MOST_STAGING, 4 << 20),
         chosen(config.pipe_bytes, 16, 128 << 20, 1 << 20),
     )
+}
+
+/// The number of channels of rows.
+pub(crate) fn row_channels(members: u32, channels: u32) -> u32 {
+    if members == 1 { 1 } else { channels.min(MOST_ROW_CHANNELS) }
+}
+
+/// Local memory that a block can have, bytes.
+pub(crate) fn local_memory(world: &World) -> u32 {
+    (world.device().properties().shared_memory_per_block() as u32).saturating_sub(LOCAL_RESERVED_BYTES)
 }
 
 /// Whether the device is a large GPU, and not the host device with a few CPU threads.

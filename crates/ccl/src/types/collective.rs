@@ -97,6 +97,8 @@ pub struct Shape {
     pub input: LocationKind,
     /// Kind of memory of the outputs.
     pub output: LocationKind,
+    /// Elements of a row, for an all_reduce that an RMSNorm of rows follows.
+    pub norm_row: Option<u64>,
 }
 
 impl Shape {
@@ -112,6 +114,7 @@ impl Shape {
             root: None,
             input: LocationKind::Local,
             output: LocationKind::Local,
+            norm_row: None,
         }
     }
 

@@ -76,6 +76,18 @@ pub enum Error {
         /// Bytes of each message received from itself, in order.
         received: Vec<u64>,
     },
+    /// An argument of the RMSNorm after an all_reduce is not allowed.
+    #[error("{collective} with rms_norm: {what} is {given}; allowed is {allowed}")]
+    Argument {
+        /// The collective.
+        collective: Collective,
+        /// The argument.
+        what: &'static str,
+        /// Its value.
+        given: String,
+        /// What is allowed, in words.
+        allowed: &'static str,
+    },
     /// The root gave no tensor where it needs one, or a receive names no sender.
     #[error("{collective}: {what}, and none was given")]
     Missing {

@@ -11,6 +11,7 @@ mod draw;
 mod exists;
 mod layout;
 mod list;
+pub mod norm;
 pub mod oracle;
 mod replays;
 mod scratch;
@@ -123,6 +124,7 @@ impl Case {
             root: rooted.then_some(self.root),
             input,
             output,
+            norm_row: None,
         }
     }
 

@@ -16,11 +16,13 @@ use crate::device::pipes::PipeLayout;
 use crate::lower;
 use crate::lower::launch::{Launch, LoadedLaunch, Stage};
 use crate::lower::messages::TransferLists;
+use crate::lower::norm::{self, Norm};
 use crate::lower::{Buffers, Counts, Engine, Job, Tensors};
 #[cfg(feature = "rdma")]
 use crate::network::LinkLayout;
 use crate::plan::{Choice, Plan};
 use crate::run::prepared::{Prepared, describe};
+use crate::run::sizes::local_memory;
 use crate::run::steps::Step;
 use crate::types::{Collective, DataType, Error, Result, Shape};
 
@@ -60,6 +62,7 @@ impl Communicator {
         let plan = Plan::chosen(&shape, &self.limits, table, choice)?;
         match call {
             Call::AllGatherMany(pairs) => many::check(pairs, &self.team)?,
+            Call::AllReduceRmsNorm { input, norm } => norm.check_places(input, &self.team)?,
             _ => in_place::check(call, &shape, &self.team)?,
         }
         let (stages, table) = self.lowered(call, &shape, &plan)?;
@@ -121,8 +124,20 @@ impl Communicator {
             let streams = self.config.copy_streams.unwrap_or_else(|| self.team.default_copy_streams());
             self.team.prepare_copies(streams)?;
         }
-        let stages = lower::lowered(&Job { comm: &self.comm, shape, plan, tensors, engine })?;
+        let norm = self.norm(call)?;
+        let stages = lower::lowered(&Job { comm: &self.comm, shape, plan, tensors, engine, norm })?;
         Ok((stages, table))
+    }
+
+    /// The norm of a call.
+    fn norm(&self, call: &Call<'_>) -> Result<Option<Norm<'_>>> {
+        let Call::AllReduceRmsNorm { input, norm } = call else { return Ok(None) };
+        let row = norm.arguments(input, &self.team)?;
+        let longest = norm::longest_alone(local_memory(&self.world));
+        if u64::from(row.units) * 8 > longest {
+            return Err(norm.too_long(input, longest));
+        }
+        Ok(Some(Norm { comm: &self.rows, row, blocks: self.world.multiprocessors().saturating_mul(4) }))
     }
 
     /// The addresses of the heap and the output of each member, for copies by engine.
@@ -163,6 +178,7 @@ impl Communicator {
         let plan = internode.plan(&shape, &self.limits, choice)?;
         match call {
             Call::AllGatherMany(pairs) => many::check(pairs, &self.team)?,
+            Call::AllReduceRmsNorm { input, norm } => norm.check_places(input, &self.team)?,
             _ => in_place::check(call, &shape, &self.team)?,
         }
         let (all, table) = internode.arguments(&self.team, call, (&shape, &plan, counts_of(call)))?;
@@ -171,7 +187,10 @@ impl Communicator {
         let grid =
             LaunchShape { grid_blocks, block_threads, local_bytes: LinkLayout::local_bytes(self.size()) };
         let stage = |args| Stage::Kernel(Launch::new(kernel, args, shape.data_type, grid));
-        let steps = all.into_iter().map(|args| self.step(stage(args))).collect::<Result<_>>()?;
+        let norm = self.norm(call)?;
+        let norm = norm.map(|norm| norm::alone(&norm, self.place(call.tensors().1.as_ref()).own, shape.data_type, plan.threads));
+        let stages: Vec<_> = all.into_iter().map(stage).chain(norm).collect();
+        let steps = stages.into_iter().map(|stage| self.step(stage)).collect::<Result<_>>()?;
         Ok(Prepared {
             plan,
             shape,
