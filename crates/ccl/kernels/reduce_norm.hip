@@ -32,34 +32,34 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const ReduceNormArgs& a
     const CommView& comm = args.comm;
     Reduction plain = {SUM, comm.team.size, 0, 0};
     for (u32 base = grid.thread; base < count; base += UNITS_AT_ONCE * grid.block_threads) {
-        auto unit = [&](u32 k) { return base + k * grid.block_threads; };
-        u64 residual[UNITS_AT_ONCE], mine[UNITS_AT_ONCE], payload[UNITS_AT_ONCE];
+        Batch at = {base, count};
+        auto near = [&](u32 k) { return at.near(grid, k); };
+        u64 residual[UNITS_AT_ONCE], payload[UNITS_AT_ONCE];
         Partial<Element, u64, true> sum[UNITS_AT_ONCE];
         ANABRANCH_UNROLL
-        for (u32 k = 0; k < UNITS_AT_ONCE; ++k) {
-            if (unit(k) >= count) continue;
-            residual[k] = residual_of(grid, args.norm, row, first + unit(k));
-            mine[k] = grid.local_load<u64>(unit_at(args.norm, first + unit(k)));
-        }
+        for (u32 k = 0; k < UNITS_AT_ONCE; ++k) residual[k] = residual_of(grid, args.norm, row, first + near(k));
         for (u32 source = 0; source < comm.team.size; ++source) {
-            bool is_own = source == comm.team.rank;
-            auto is_awaited = [&](u32 k) { return unit(k) < count; };
-            auto of = [source](u32) { return source; };
-            if (!is_own && !receive_packets(grid, comm, channel, comm.heap, 0, is_awaited, of, unit, payload)) return;
+            if (source == comm.team.rank) {
+                ANABRANCH_UNROLL
+                for (u32 k = 0; k < UNITS_AT_ONCE; ++k) payload[k] = grid.local_load<u64>(unit_at(args.norm, first + near(k)));
+            } else {
+                auto is_awaited = [](u32) { return true; };
+                auto of = [source](u32) { return source; };
+                if (!receive_packets(grid, comm, channel, comm.heap, 0, is_awaited, of, near, payload)) return;
+            }
             ANABRANCH_UNROLL
             for (u32 k = 0; k < UNITS_AT_ONCE; ++k) {
-                if (unit(k) >= count) continue;
-                u64 raw = is_own ? mine[k] : payload[k];
                 if (source == 0) {
-                    sum[k] = Partial<Element, u64, true>::first(plain, raw);
+                    sum[k] = Partial<Element, u64, true>::first(plain, payload[k]);
                 } else {
-                    sum[k].add(plain, raw);
+                    sum[k].add(plain, payload[k]);
                 }
             }
         }
         ANABRANCH_UNROLL
         for (u32 k = 0; k < UNITS_AT_ONCE; ++k) {
-            if (unit(k) < count) keep<Element>(grid, args.norm, row, first + unit(k), sum[k].finish(plain), residual[k]);
+            u32 unit = at.unit(grid, k);
+            if (unit < count) keep<Element>(grid, args.norm, row, first + unit, sum[k].finish(plain), residual[k]);
         }
     }
 }
@@ -68,17 +68,18 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const ReduceNormArgs& a
 static ANABRANCH_DEVICE void send_units(const Grid& grid, const ReduceNormArgs& args, const Channel& channel, u64 row, u32 first, u32 count) {
     const CommView& comm = args.comm;
     for (u32 base = grid.thread; base < count; base += UNITS_AT_ONCE * grid.block_threads) {
-        auto unit = [&](u32 k) { return base + k * grid.block_threads; };
+        Batch at = {base, count};
         u64 mine[UNITS_AT_ONCE];
         ANABRANCH_UNROLL
         for (u32 k = 0; k < UNITS_AT_ONCE; ++k) {
-            if (unit(k) < count) mine[k] = load_unit(grid, place_of(args.norm, args.input.own, row, first + unit(k)));
+            mine[k] = load_unit(grid, place_of(args.norm, args.input.own, row, first + at.near(grid, k)));
         }
         ANABRANCH_UNROLL
         for (u32 k = 0; k < UNITS_AT_ONCE; ++k) {
-            if (unit(k) >= count) continue;
-            for (u32 i = 1; i < comm.team.size; ++i) send(grid, comm, channel, 0, rotated(comm, i), unit(k), mine[k]);
-            grid.local_store<u64>(unit_at(args.norm, first + unit(k)), mine[k]);
+            u32 unit = at.unit(grid, k);
+            if (unit >= count) continue;
+            for (u32 i = 1; i < comm.team.size; ++i) send(grid, comm, channel, 0, rotated(comm, i), unit, mine[k]);
+            grid.local_store<u64>(unit_at(args.norm, first + unit), mine[k]);
         }
     }
 }
@@ -167,17 +168,17 @@ ANABRANCH_KERNEL(anabranch_ccl_rms_norm, RmsNormArgs, 512) {
     for (u64 row = rows.begin; row < rows.end; ++row) {
         if (row != rows.begin) grid.block_barrier();
         for (u32 base = grid.thread; base < args.norm.units; base += ccl::UNITS_AT_ONCE * grid.block_threads) {
-            auto unit = [&](u32 k) { return base + k * grid.block_threads; };
+            ccl::Batch at = {base, args.norm.units};
             u64 sum[ccl::UNITS_AT_ONCE], residual[ccl::UNITS_AT_ONCE];
             ANABRANCH_UNROLL
             for (u32 k = 0; k < ccl::UNITS_AT_ONCE; ++k) {
-                if (unit(k) >= args.norm.units) continue;
-                sum[k] = ccl::load_unit(grid, ccl::place_of(args.norm, args.sum, row, unit(k)));
-                residual[k] = ccl::residual_of(grid, args.norm, row, unit(k));
+                sum[k] = ccl::load_unit(grid, ccl::place_of(args.norm, args.sum, row, at.near(grid, k)));
+                residual[k] = ccl::residual_of(grid, args.norm, row, at.near(grid, k));
             }
             ANABRANCH_UNROLL
             for (u32 k = 0; k < ccl::UNITS_AT_ONCE; ++k) {
-                if (unit(k) < args.norm.units) ccl::keep<ccl::Element>(grid, args.norm, row, unit(k), sum[k], residual[k]);
+                u32 unit = at.unit(grid, k);
+                if (unit < args.norm.units) ccl::keep<ccl::Element>(grid, args.norm, row, unit, sum[k], residual[k]);
             }
         }
         grid.block_barrier();

@@ -74,8 +74,8 @@ pub mod lowered {
     pub use crate::lower::engine::Gathered;
     pub use crate::lower::launch::{Launch, Stage};
     pub use crate::lower::many::Segments;
-    pub use crate::lower::norm::Norm;
     pub use crate::lower::messages::TransferLists;
+    pub use crate::lower::norm::Norm;
     pub use crate::lower::{Buffers, Counts, Engine, Job, Tensors, local_bytes, lowered};
 
     /// Internode calls: the steps of each member, and the arguments of the kernels that run them.

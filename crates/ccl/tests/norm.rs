@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::common::{all_well, failure, jit, on_ranks, world_config};
 use anabranch_ccl::{
-    Algorithm, Call, CclConfig, Check, Choice, Communicator, DataType, Error, LocationKind, Quantised, RmsNorm,
-    Tensor,
+    Algorithm, Call, CclConfig, Check, Choice, Communicator, DataType, Error, LocationKind, Quantised,
+    RmsNorm, Tensor,
 };
 use anabranch_conformance::ccl::norm::{Norm, Normed, Scale, elements, values};
 use anabranch_conformance::ccl::oracle;
@@ -176,8 +176,7 @@ fn run(world: &World, communicator: &mut Communicator, case: &Case, stream: &Str
         let all = values(DataType::F32, &read(&scales, scale.len())?);
         for (number, expected) in expected.scales.iter().enumerate() {
             let (row, group) = (number / groups, number % groups);
-            let place =
-                if case.by_column { row + group * (rows + 1) } else { row * (groups + 1) + group };
+            let place = if case.by_column { row + group * (rows + 1) } else { row * (groups + 1) + group };
             assert!(all[place].to_bits() == expected.to_bits(), "{}: scale {number}", what());
         }
     }
@@ -294,27 +293,43 @@ fn wrong_arguments_of_a_norm_are_refused_with_words() {
         let fp8 = RmsNorm { output: at(1536, DataType::F8E4m3, 64), ..good };
         let input = bf16(0, 64);
         for (norm, words) in [
-            (RmsNorm { weight: bf16(1024, 12), ..good }, "12 elements of bf16; allowed is a multiple of 16 bytes"),
+            (
+                RmsNorm { weight: bf16(1024, 12), ..good },
+                "12 elements of bf16; allowed is a multiple of 16 bytes",
+            ),
             (RmsNorm { weight: bf16(1024, 0), ..good }, "0 elements of bf16"),
             (RmsNorm { weight: bf16(1024, 24), ..good }, "a multiple of 24, the length of the weight"),
             (RmsNorm { weight: at(1024, DataType::F32, 16), ..good }, "the weight is f32; allowed is bf16"),
             (RmsNorm { epsilon: -1.0, ..good }, "epsilon is -1; allowed is a finite number"),
             (RmsNorm { epsilon: f32::NAN, ..good }, "epsilon is NaN"),
-            (RmsNorm { residual: Some(bf16(512, 63)), ..good }, "the residual has 63 elements; it must have 64"),
+            (
+                RmsNorm { residual: Some(bf16(512, 63)), ..good },
+                "the residual has 63 elements; it must have 64",
+            ),
             (RmsNorm { output: bf16(1536, 63), ..good }, "the output has 63 elements"),
             (RmsNorm { output: at(1536, DataType::F16, 64), ..good }, "the output is f16; allowed is bf16"),
             (RmsNorm { output: bf16(1544, 64), ..good }, "allowed is a multiple of 16 bytes"),
             (RmsNorm { output: bf16(16, 64), ..good }, "overlap"),
             (RmsNorm { output: bf16(512, 64), ..good }, "overlap"),
             (RmsNorm { kept: Some(input), output: input, ..good }, "overlap"),
-            (RmsNorm { quantised: Some(groups(16, 1, 1, 4)), ..good }, "allowed is float8_e4m3fn, float8_e4m3fnuz"),
+            (
+                RmsNorm { quantised: Some(groups(16, 1, 1, 4)), ..good },
+                "allowed is float8_e4m3fn, float8_e4m3fnuz",
+            ),
             (fp8, "the output is float8_e4m3fn; allowed is bf16"),
             (RmsNorm { quantised: Some(groups(12, 1, 1, 4)), ..fp8 }, "a group is 12 elements"),
             (RmsNorm { quantised: Some(groups(8, 1, 1, 8)), ..fp8 }, "the strides of the scales"),
-            (RmsNorm { quantised: Some(groups(8, 2, 1, 7)), ..fp8 }, "more than 7, the place of the last scale"),
-            (RmsNorm { quantised: Some(Quantised::By(at(2048, DataType::F32, 2))), ..fp8 }, "the scale has 2"),
+            (
+                RmsNorm { quantised: Some(groups(8, 2, 1, 7)), ..fp8 },
+                "more than 7, the place of the last scale",
+            ),
+            (
+                RmsNorm { quantised: Some(Quantised::By(at(2048, DataType::F32, 2))), ..fp8 },
+                "the scale has 2",
+            ),
         ] {
-            let error = communicator.prepare(&Call::AllReduceRmsNorm { input, norm }).unwrap_err().to_string();
+            let error =
+                communicator.prepare(&Call::AllReduceRmsNorm { input, norm }).unwrap_err().to_string();
             assert!(error.contains(words), "{words}: {error}");
         }
         let error = communicator

@@ -50,6 +50,8 @@ impl Case {
             | Protocol::CclFingerprint
             | Protocol::CclHops
             | Protocol::CclPackets => 4,
+            // Two of them in a row of the same form, so that a row is overwritten.
+            Protocol::CclNorm => 5,
             // Each form once.
             Protocol::Ccl => 19,
             Protocol::CclMove | Protocol::CclEngine => 7,

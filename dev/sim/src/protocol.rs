@@ -49,6 +49,8 @@ pub enum Protocol {
     CclBulk,
     /// ... those that go in two hops: broadcasts, and reductions to a root.
     CclHops,
+    /// Sums over ranks with a norm of their rows.
+    CclNorm,
     /// Collectives by copy engine, with such through the staging between them.
     CclEngine,
     /// The comparison of calls before a collective.
@@ -91,6 +93,7 @@ impl Protocol {
         Self::CclPackets,
         Self::CclBulk,
         Self::CclHops,
+        Self::CclNorm,
         Self::CclEngine,
         Self::CclFingerprint,
         Self::CclPipes,
@@ -125,6 +128,7 @@ impl Protocol {
             Self::CclPackets => "ccl-packets",
             Self::CclBulk => "ccl-bulk",
             Self::CclHops => "ccl-hops",
+            Self::CclNorm => "ccl-norm",
             Self::CclEngine => "ccl-engine",
             Self::CclFingerprint => "ccl-fingerprint",
             Self::CclPipes => "ccl-pipes",

@@ -272,6 +272,7 @@ impl<'a> Run<'a> {
             MemoryKind::Local => LocationKind::Local,
         };
         Shape {
+            norm_row: None,
             collective: collective.library(),
             data_type: self.arguments.dtype,
             op: collective.reduces().then_some(self.arguments.reduce.0),

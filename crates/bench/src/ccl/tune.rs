@@ -317,6 +317,7 @@ impl<'a> Tuned<'a> {
         };
         let scatters = case.collective == Collective::Scatter;
         Shape {
+            norm_row: None,
             collective: case.collective.library(),
             data_type: case.data_type,
             op: case.collective.reduces().then_some(case.reduce),

@@ -97,6 +97,7 @@ fn shape(collective: Collective, bytes: u64, data_type: DataType, scale: Scale) 
     let op = collective.reduces().then_some(ReduceOp::Sum);
     op.map_or(Ok(()), |op| op.check(data_type)).map_err(anabranch::Error::from)?;
     Ok(Shape {
+        norm_row: None,
         collective: collective.library(),
         data_type,
         op,

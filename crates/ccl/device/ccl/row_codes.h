@@ -11,12 +11,25 @@ enum NormOutput : u32 { NORM_PLAIN = 0, NORM_E4M3 = 1, NORM_E4M3_FNUZ = 2 };
 static constexpr u32 PARTIALS = 256;
 static constexpr f32 LEAST_MAGNITUDE = 1e-10f;
 // Units of a thread whose loads are in flight at once.
+#if defined(ANABRANCH_TARGET_AMD)
+static constexpr u32 UNITS_AT_ONCE = 4;  // eight take all registers
+#else
 static constexpr u32 UNITS_AT_ONCE = 8;
+#endif
 static constexpr u32 UNIT_BYTES = 8;
 
 // Local memory: the partial sums, then the row.
 ANABRANCH_DEVICE u32 partial_at(const RowNorm& norm, u32 number) { return norm.local + number * 4; }
 ANABRANCH_DEVICE u32 unit_at(const RowNorm& norm, u32 unit) { return norm.local + PARTIALS * 4 + unit * UNIT_BYTES; }
+
+// The units that a thread handles at once: `base`, and those that many threads further. Loads are of `near` units, so that they need no
+// branch: the first one stands for those beyond the end.
+struct Batch {
+    u32 base;
+    u32 end;
+    ANABRANCH_DEVICE u32 unit(const Grid& grid, u32 k) const { return base + k * grid.block_threads; }
+    ANABRANCH_DEVICE u32 near(const Grid& grid, u32 k) const { return unit(grid, k) < end ? unit(grid, k) : base; }
+};
 
 ANABRANCH_DEVICE u64 place_of(const RowNorm& norm, u64 buffer, u64 row, u32 unit) {
     return buffer + (row * norm.units + unit) * UNIT_BYTES;

@@ -85,12 +85,11 @@ ANABRANCH_DEVICE void finish_row(const Grid& grid, const RowNorm& norm, u64 row)
     auto load_weights = [&](u32 base) {
         ANABRANCH_UNROLL
         for (u32 k = 0; k < UNITS_AT_ONCE; ++k) {
-            u32 unit = base + k * grid.block_threads;
-            if (unit < norm.units) weight[k] = load_unit(grid, norm.weight + unit * UNIT_BYTES);
+            weight[k] = load_unit(grid, norm.weight + Batch{base, norm.units}.near(grid, k) * UNIT_BYTES);
         }
     };
     // In flight while the squares are added.
-    load_weights(grid.thread);
+    if (grid.thread < norm.units) load_weights(grid.thread);
     f32 scale = 1.0f;
     if (norm.format != NORM_PLAIN && norm.group == 0) scale = bit_cast<f32>(heap_load(grid, reinterpret_cast<const u32*>(norm.scales)));
     f32 mean = sum_of_squares<Element>(grid, norm) / static_cast<f32>(norm.units * COUNT);
@@ -99,7 +98,7 @@ ANABRANCH_DEVICE void finish_row(const Grid& grid, const RowNorm& norm, u64 row)
         if (base != grid.thread) load_weights(base);
         ANABRANCH_UNROLL
         for (u32 k = 0; k < UNITS_AT_ONCE; ++k) {
-            u32 unit = base + k * grid.block_threads;
+            u32 unit = Batch{base, norm.units}.unit(grid, k);
             if (unit >= norm.units) continue;
             Words<u64> kept = Words<u64>::of(grid.local_load<u64>(unit_at(norm, unit))), by = Words<u64>::of(weight[k]), result;
             ANABRANCH_UNROLL

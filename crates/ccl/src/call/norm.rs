@@ -102,7 +102,11 @@ impl<'a> RmsNorm<'a> {
             });
         }
         if !(self.epsilon >= 0.0 && self.epsilon.is_finite()) {
-            return Err(argument("epsilon", self.epsilon.to_string(), "a finite number that is not negative"));
+            return Err(argument(
+                "epsilon",
+                self.epsilon.to_string(),
+                "a finite number that is not negative",
+            ));
         }
         let rows = [("the residual", self.residual), ("the kept rows", self.kept)];
         for (what, tensor) in rows.into_iter().filter_map(|(what, tensor)| Some((what, tensor?))) {
@@ -119,7 +123,10 @@ impl<'a> RmsNorm<'a> {
             return same_type("the output", &self.output, data_type);
         };
         if self.format() == NORM_PLAIN {
-            let (given, allowed) = (self.output.data_type(), anabranch_elements::data_type::names(&[DataType::F8E4m3, DataType::F8E4m3Fnuz]));
+            let (given, allowed) = (
+                self.output.data_type(),
+                anabranch_elements::data_type::names(&[DataType::F8E4m3, DataType::F8E4m3Fnuz]),
+            );
             return Err(Error::Type { collective: COLLECTIVE, what: "the output", given, allowed });
         }
         match quantised {
@@ -171,7 +178,11 @@ impl<'a> RmsNorm<'a> {
         for tensor in wide.iter().flatten() {
             let address = at(tensor)?;
             if !address.is_multiple_of(ALIGNMENT) {
-                return Err(argument("the start of a tensor", format!("{address:#x}"), "a multiple of 16 bytes"));
+                return Err(argument(
+                    "the start of a tensor",
+                    format!("{address:#x}"),
+                    "a multiple of 16 bytes",
+                ));
             }
         }
         if let Some(scales) = scales
@@ -208,7 +219,10 @@ impl<'a> RmsNorm<'a> {
             collective: COLLECTIVE,
             what: "a row",
             given: row,
-            rule: format!("at most {}, which fit into the local memory of a block", longest / u64::from(data_type.bytes())),
+            rule: format!(
+                "at most {}, which fit into the local memory of a block",
+                longest / u64::from(data_type.bytes())
+            ),
         }
     }
 
@@ -222,7 +236,9 @@ impl<'a> RmsNorm<'a> {
 
     /// The norm as kernels see it, with its local memory at `local`.
     pub(crate) fn arguments(&self, input: &Tensor<'_>, team: &Team) -> Result<RowNorm> {
-        let at = |tensor: Option<&Tensor<'_>>| tensor.map_or(Ok::<_, Error>(0), |tensor| Ok(tensor.address(team)?.0));
+        let at = |tensor: Option<&Tensor<'_>>| {
+            tensor.map_or(Ok::<_, Error>(0), |tensor| Ok(tensor.address(team)?.0))
+        };
         let (scales, group, strides) = match &self.quantised {
             None => (None, 0, (0, 0)),
             Some(Quantised::By(scale)) => (Some(scale), 0, (0, 0)),

@@ -206,7 +206,13 @@ mod tests {
     use super::*;
     use crate::types::LocationKind;
 
-    const LIMITS: Limits = Limits { channels: 64, block_threads: 256, barrier_threads: 32, row_channels: 32, row_bytes: 40 << 10 };
+    const LIMITS: Limits = Limits {
+        channels: 64,
+        block_threads: 256,
+        barrier_threads: 32,
+        row_channels: 32,
+        row_bytes: 40 << 10,
+    };
 
     fn expected(collective: Collective, members: u32, bytes: u64, location: LocationKind) -> Algorithm {
         let parts = match collective {

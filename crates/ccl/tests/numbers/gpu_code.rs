@@ -1,5 +1,6 @@
 //! The headers compiled for GPUs, if the compilers are installed.
 
+use anabranch_ccl::kernels;
 use anabranch_conformance::ccl::arithmetic as conformance;
 use anabranch_hip_jit::{Error, Target, TargetKind};
 use anabranch_testkit::isa::{check_disassembly, disassemble, resources};
@@ -11,7 +12,8 @@ fn compiles_for(targets: &[&str]) {
     let mut problems = Vec::new();
     for target in targets {
         let target: Target = target.parse().unwrap();
-        for spec in conformance::kernels() {
+        let norms = kernels::NORM_TYPES.map(|data_type| kernels::spec(&kernels::REDUCE_NORM_UNIT, data_type));
+        for spec in conformance::kernels().into_iter().chain(norms) {
             let object = match jit.compile(&spec, &target) {
                 Ok(object) => object,
                 Err(error @ Error::NoCompiler { .. }) => {

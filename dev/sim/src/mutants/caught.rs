@@ -94,6 +94,7 @@ const MOVE: Search = Search::of(Protocol::CclMove);
 const PACKETS: Search = Search::of(Protocol::CclPackets);
 const BULK: Search = Search::of(Protocol::CclBulk);
 const HOPS: Search = Search::of(Protocol::CclHops);
+const NORM: Search = Search::of(Protocol::CclNorm);
 const ENGINE: Search = Search::of(Protocol::CclEngine);
 // Collectives with epochs of two bits.
 const MOVE_SHORT: Search = Search { staged: true, ..MOVE };
@@ -291,7 +292,14 @@ pub const CAUGHT: &[Caught] = &[
     caught("PACKETS_NOT_CLEARED", &[PACKETS_SHORT.by_values(), MOVE_SHORT.by_values()]),
     caught(
         "PACKETS_NO_BARRIER",
-        &[PACKETS.by_values(), MOVE.by_values(), MANY.by_values(), PACKETS_C.by_values(), MANY_C.by_values()],
+        &[
+            PACKETS.by_values(),
+            MOVE.by_values(),
+            NORM.by_values(),
+            MANY.by_values(),
+            PACKETS_C.by_values(),
+            MANY_C.by_values(),
+        ],
     ),
     caught("PACKET_HALF_LOOKED_AT", &[PACKETS.by_values(), MOVE.by_values(), PACKETS_C.by_values()]),
     caught("PACKETS_CLEARED_UNMET", &[PACKETS_SHORT.by_values(), PACKETS_SHORT_C.by_values()]),
@@ -308,6 +316,9 @@ pub const CAUGHT: &[Caught] = &[
     caught("RELAYED_SAME_HALF", &[BULK, BULK_C]),
     caught("ENGINE_NO_MEETING", &[ENGINE, ENGINE_C]),
     caught("ENGINE_NO_MEETING_BEHIND", &[ENGINE, ENGINE_C]),
+    caught("NORM_SQUARES_UNREAD", &[NORM]),
+    caught("NORM_CODES_EARLY", &[NORM]),
+    caught("NORM_ROW_OVERWRITTEN", &[NORM]),
     caught("TWO_HOP_NO_FIRST_MEETING", &[HOPS, HOPS_C]),
     caught("TWO_HOP_NO_MEETING", &[HOPS, HOPS_C]),
     caught("TWO_HOP_NO_LAST_MEETING", &[HOPS, HOPS_C]),

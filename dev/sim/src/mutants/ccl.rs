@@ -65,8 +65,12 @@ pub(super) const FILES: &[File] = &[
                 ),
             ),
             ("send", "packet_store", Mutants(&["PACKETS_ONE_BUFFER", "CHANNEL_EPOCH_NOT_KEPT"])),
-            ("receive", "packet_load", Mutants(&["PACKET_HALF_LOOKED_AT"])),
-            ("receive", "wait_for", Mutants(&["NO_WAIT", "PACKET_HALF_LOOKED_AT", "CHANNEL_EPOCH_NOT_KEPT"])),
+            ("receive_packets", "packet_load", Mutants(&["PACKET_HALF_LOOKED_AT"])),
+            (
+                "receive_packets",
+                "wait_for",
+                Mutants(&["NO_WAIT", "PACKET_HALF_LOOKED_AT", "CHANNEL_EPOCH_NOT_KEPT"]),
+            ),
         ],
     },
     File {
@@ -88,6 +92,30 @@ pub(super) const FILES: &[File] = &[
             ("one_shot", "end_epoch", Mutants(&["PACKETS_NO_BARRIER"])),
             ("two_shot", "end_epoch", Mutants(&["PACKETS_NO_BARRIER"])),
             ("scatter_packets", "end_epoch", Mutants(&["PACKETS_NO_BARRIER"])),
+        ],
+    },
+    File {
+        file: "ccl/device/ccl/row_norm.h",
+        rows: &[
+            ("sum_of_squares", "block_barrier", Mutants(&["NORM_SQUARES_UNREAD"])),
+            ("finish_row", "block_barrier", Mutants(&["NORM_CODES_EARLY"])),
+        ],
+    },
+    File {
+        file: "ccl/kernels/reduce_norm.hip",
+        rows: &[
+            ("one_shot_row", "end_epoch", Mutants(&["PACKETS_NO_BARRIER"])),
+            ("two_shot_row", "end_epoch", Mutants(&["PACKETS_NO_BARRIER"])),
+            ("norm_rows", "block_barrier", Mutants(&["NORM_ROW_OVERWRITTEN"])),
+            ("anabranch_ccl_rms_norm", "block_barrier", Mutants(&["NORM_ROW_OVERWRITTEN"])),
+            (
+                "anabranch_ccl_rms_norm",
+                "block_barrier",
+                NotNeeded(
+                    "Before the squares are added. A thread adds those of the units that it kept itself, as long as the threads of a \
+                     block divide the number of partial sums, which every communicator's do.",
+                ),
+            ),
         ],
     },
     File {

@@ -147,12 +147,18 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_network_reduce", NETWORK),
     ("anabranch_ccl_one_shot", REDUCES_PACKETS),
     ("anabranch_ccl_pipes", Runs::In(&[Protocol::CclPipes])),
+    ("anabranch_ccl_one_shot_norm", NORMS),
     ("anabranch_ccl_pull", REDUCES_BULK),
-    ("anabranch_ccl_push", Runs::In(&[Protocol::Ccl, Protocol::CclBulk, Protocol::CclEngine])),
+    (
+        "anabranch_ccl_push",
+        Runs::In(&[Protocol::Ccl, Protocol::CclBulk, Protocol::CclEngine, Protocol::CclNorm]),
+    ),
     ("anabranch_ccl_push_to_root", HOPS),
+    ("anabranch_ccl_rms_norm", Runs::QuietIn(&[Protocol::CclNorm])),
     ("anabranch_ccl_scatter_packets", REDUCES_PACKETS),
     ("anabranch_ccl_two_hop", HOPS),
     ("anabranch_ccl_two_shot", REDUCES_PACKETS),
+    ("anabranch_ccl_two_shot_norm", NORMS),
     ("anabranch_ccl_uneven_push", REDUCES_BULK),
     ("anabranch_ccl_uneven_scatter_packets", REDUCES_PACKETS),
     ("anabranch_engine_copies", Runs::Test("crates/shmem/tests/peer_copies.rs")),
@@ -241,6 +247,7 @@ const MOVES: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclMove]);
 const GATHERS_MANY: Runs = Runs::In(&[Protocol::CclGatherMany]);
 const REDUCES_PACKETS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclPackets]);
 const REDUCES_BULK: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclBulk]);
+const NORMS: Runs = Runs::In(&[Protocol::CclNorm]);
 const HOPS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclHops]);
 const NETWORK: Runs = Runs::In(&[Protocol::CclNetwork]);
 const NICS: &str = "crates/shmem/tests/nics.rs";

@@ -80,6 +80,7 @@ fn build(case: Case, kernels: &mut Kernels<'_>, jit: &Jit) -> Result<Box<dyn Sce
         | Protocol::CclPackets
         | Protocol::CclBulk
         | Protocol::CclHops
+        | Protocol::CclNorm
         | Protocol::CclEngine => Box::new(ccl::Collectives::new(case, kernels)?),
         Protocol::CclFingerprint => Box::new(ccl_fingerprint::CclFingerprint::new(case, kernels)?),
         Protocol::Ping => Box::new(ping::Ping::new(case, kernels)?),

@@ -160,6 +160,7 @@ impl<'a> Run<'a> {
     fn shape(&self, case: &Case) -> Shape {
         let scatters = case.collective == Collective::Scatter;
         Shape {
+            norm_row: None,
             collective: case.collective.library(),
             data_type: case.data_type,
             op: case.collective.reduces().then_some(case.reduce),

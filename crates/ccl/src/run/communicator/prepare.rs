@@ -188,7 +188,9 @@ impl Communicator {
             LaunchShape { grid_blocks, block_threads, local_bytes: LinkLayout::local_bytes(self.size()) };
         let stage = |args| Stage::Kernel(Launch::new(kernel, args, shape.data_type, grid));
         let norm = self.norm(call)?;
-        let norm = norm.map(|norm| norm::alone(&norm, self.place(call.tensors().1.as_ref()).own, shape.data_type, plan.threads));
+        let norm = norm.map(|norm| {
+            norm::alone(&norm, self.place(call.tensors().1.as_ref()).own, shape.data_type, plan.threads)
+        });
         let stages: Vec<_> = all.into_iter().map(stage).chain(norm).collect();
         let steps = stages.into_iter().map(|stage| self.step(stage)).collect::<Result<_>>()?;
         Ok(Prepared {

@@ -272,11 +272,12 @@ impl GatherMany {
             root: None,
             input: location,
             output: location,
+            norm_row: None,
         };
         let Call { algorithm, blocks, threads, .. } = *call;
         let plan = plan_of(&shape, algorithm, (blocks, threads), false)?;
         let (tensors, engine) = (Tensors::Many(&args), Engine::default());
-        let stages = lowered(&Job { comm: &comm, shape: &shape, plan: &plan, tensors, engine });
+        let stages = lowered(&Job { comm: &comm, shape: &shape, plan: &plan, tensors, engine, norm: None });
         for stage in stages.map_err(|error| Failure::new(error.to_string()))? {
             let Stage::Kernel(launch) = stage else {
                 return Err(Failure::new(format!("{algorithm} does more than to launch a kernel")));

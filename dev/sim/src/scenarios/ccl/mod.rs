@@ -5,6 +5,7 @@
 mod channels;
 mod engine;
 mod gather_many;
+mod norm;
 mod round;
 #[cfg(test)]
 mod tests;
@@ -13,7 +14,7 @@ use anabranch_ccl::OPERATION;
 use anabranch_ccl::lowered::ChannelLayout;
 use anabranch_ccl::lowered::Launch;
 use anabranch_ccl::lowered::{BufferView, CommView};
-use anabranch_ccl::lowered::{Buffers, Counts, Engine, Job, Tensors, lowered};
+use anabranch_ccl::lowered::{Buffers, Counts, Engine, Job, Norm, Tensors, lowered};
 use anabranch_ccl::{Algorithm, Collective, DataType, LocationKind, kernels};
 use anabranch_conformance::ccl::{Layout, judge};
 use anabranch_hip::{DeviceAddress, LaunchShape};
@@ -25,6 +26,7 @@ use super::bench::{Bench, Grid, Kernels, OnBench, WAVE, at, mixed};
 use crate::kernels::COPY;
 use crate::{Case, Failure, Outcome, Protocol, RunOptions, ScenarioError};
 pub(crate) use gather_many::GatherMany;
+use norm::Rows;
 use round::{Draw, PACKET_UNITS, PIECE, Round, most_bytes, plan_of, rounds};
 
 /// Bytes around buffers, and what they begin at.
@@ -43,6 +45,8 @@ struct Memory {
     prepared: Allocation,
     /// ... and after it.
     log: Allocation,
+    /// `[rounds][norm_region]`: weights, normed rows and scales.
+    normed: Allocation,
 }
 
 #[derive(Debug)]
@@ -53,6 +57,8 @@ pub(crate) struct Collectives {
     layout: ChannelLayout,
     /// Bytes of a place for buffers; in the heap it follows the communicator's own memory.
     region: u64,
+    /// Bytes of a round in the memory of norms.
+    norm_region: u64,
     copy: SeededKernel,
     copy_bytes: SeededKernel,
     /// A meeting of calls by copy engine that is left out, by mistake.
@@ -75,6 +81,7 @@ impl Collectives {
         // Two buffers of all parts, each up to three elements longer than it was drawn and as far behind its start.
         let most = most_bytes(&case, Algorithm::Packets).max(most_bytes(&case, Algorithm::Direct));
         let region = (2 * u64::from(case.ranks) * (most + 64) + 8 * AROUND).next_multiple_of(AROUND);
+        let norm_region = Rows::most_bytes(most_bytes(&case, Algorithm::Packets));
         let lanes = case.ranks * case.blocks * case.waves * WAVE;
         let mut bench = Bench::new(&case, lanes, layout.bytes + region, 0)?;
         let mut memory = Vec::new();
@@ -92,6 +99,7 @@ impl Collectives {
                 table: bench.allocate("table", rank, own, u64::from(case.ranks) * 8)?,
                 prepared: bench.allocate("prepared", rank, own, all)?,
                 log: bench.allocate("log", rank, own, all)?,
+                normed: bench.allocate("normed", rank, own, u64::from(case.rounds) * norm_region)?,
             });
         }
         let bits = channels::epoch_bits(&case);
@@ -104,10 +112,13 @@ impl Collectives {
             (Protocol::CclEngine, &kernels::BULK_REDUCE_UNIT, engine::REDUCES),
             (Protocol::CclHops, &kernels::TWO_HOP_UNIT, &[kernels::TWO_HOP.entry()][..]),
             (Protocol::CclHops, &kernels::PUSH_TO_ROOT_UNIT, &[kernels::PUSH_TO_ROOT.entry()]),
+            (Protocol::CclNorm, &kernels::REDUCE_NORM_UNIT, NORM),
+            (Protocol::CclNorm, &kernels::BULK_REDUCE_UNIT, &[kernels::PUSH.entry()]),
             // A reduce of one member.
             (Protocol::CclHops, &kernels::BULK_REDUCE_UNIT, &[kernels::PUSH.entry()]),
         ] {
-            let has_all = case.protocol == Protocol::Ccl && protocol != Protocol::CclEngine;
+            let has_all = case.protocol == Protocol::Ccl
+                && !matches!(protocol, Protocol::CclEngine | Protocol::CclNorm);
             if case.protocol != protocol && !has_all {
                 continue;
             }
@@ -121,7 +132,18 @@ impl Collectives {
         let copy = loader.load_right(KernelSpec::new(&COPY), "anabranch_sim_copy")?;
         let copy_bytes = loader.load_right(KernelSpec::new(&COPY), "anabranch_sim_copy_bytes")?;
         let left_out = None;
-        Ok(Self { case, bench, memory, layout, region, copy, copy_bytes, left_out, kernels: loaded })
+        Ok(Self {
+            case,
+            bench,
+            memory,
+            layout,
+            region,
+            norm_region,
+            copy,
+            copy_bytes,
+            left_out,
+            kernels: loaded,
+        })
     }
 
     /// Where buffers of a kind are at a rank.
@@ -188,19 +210,24 @@ impl Collectives {
         self.bench.put(prepared.0, prepared.1, image)?;
         if expected.round.call.collective == Collective::Barrier {
             // Into the next rank's memory, once all have read what was there; and read there, once all have written.
-            self.call(rank, expected)?;
+            self.call(rank, number, expected)?;
             let next = self.place(LocationKind::Symmetric, (rank + 1) % ranks);
             self.bench.copy((rank, self.case.waves), &self.copy, next, prepared, image.len())?;
-            self.call(rank, expected)?;
+            self.call(rank, number, expected)?;
             let own = self.place(LocationKind::Symmetric, rank);
             return self.bench.copy((rank, self.case.waves), &self.copy, log, own, image.len());
         }
         self.bench.copy((rank, self.case.waves), &self.copy, place, prepared, image.len())?;
-        self.call(rank, expected)?;
+        self.call(rank, number, expected)?;
         self.bench.copy((rank, self.case.waves), &self.copy, log, place, image.len())
     }
 
-    fn call(&mut self, rank: u32, expected: &Expectation) -> Result<(), Failure> {
+    /// The memory of a norm.
+    fn normed(&self, rank: u32, number: u32) -> (Allocation, u64) {
+        (self.memory[rank as usize].normed, u64::from(number) * self.norm_region)
+    }
+
+    fn call(&mut self, rank: u32, number: u32, expected: &Expectation) -> Result<(), Failure> {
         let (round, members) = (&expected.round, u64::from(self.case.ranks));
         let (call, layout) = (&round.call, expected.layouts[rank as usize]);
         let shape = round.shape(self.case.ranks);
@@ -249,8 +276,12 @@ impl Collectives {
         let outputs: Vec<u64> = outputs.collect();
         let heaps: Vec<u64> = self.bench.ranks.iter().map(|rank| rank.heap.address()).collect();
         let plan = plan_of(&shape, round.algorithm, (round.blocks, round.threads), round.phased)?;
+        let normed = self.normed(rank, number);
+        let norm = round.rows.map(|rows| rows.arguments(&mut self.bench, normed, buffers.input.own));
+        let comm = self.comm(rank);
+        let norm = norm.transpose()?.map(|row| Norm { comm: &comm, row, blocks: round.blocks });
         let stages = lowered(&Job {
-            comm: &self.comm(rank),
+            comm: &comm,
             shape: &shape,
             plan: &plan,
             tensors: Tensors::One(&buffers, counts),
@@ -260,6 +291,7 @@ impl Collectives {
                 heaps: &heaps,
                 outputs: &outputs,
             },
+            norm,
         });
         self.queue_stages(rank, stages.map_err(|error| Failure::new(error.to_string()))?)
     }
@@ -288,7 +320,10 @@ impl Collectives {
         }
         let layout = &expected.layouts[here];
         judge(&expected.round.call, layout, &expected.inputs, GroupRank::new(rank), image, &seen)
-            .map_err(|failure| failure.to_string())
+            .map_err(|failure| failure.to_string())?;
+        let Some(rows) = &expected.round.rows else { return Ok(()) };
+        let sum = layout.output as usize..(layout.output + expected.round.call.count * 4) as usize;
+        rows.judge(&self.bench, self.normed(rank, number), &seen[sum])
     }
 }
 
@@ -313,6 +348,8 @@ const PACKETS: &[&str] = &[
     kernels::SCATTER_PACKETS.entry(),
     kernels::UNEVEN_SCATTER_PACKETS.entry(),
 ];
+const NORM: &[&str] =
+    &[kernels::ONE_SHOT_NORM.entry(), kernels::TWO_SHOT_NORM.entry(), kernels::RMS_NORM.entry()];
 const BULK: &[&str] = &[kernels::PULL.entry(), kernels::PUSH.entry(), kernels::UNEVEN_PUSH.entry()];
 
 impl OnBench for Collectives {

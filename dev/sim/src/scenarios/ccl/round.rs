@@ -7,6 +7,7 @@ use anabranch_conformance::ccl::oracle::Data;
 use anabranch_ranks::GroupRank;
 
 use super::super::bench::{WAVE, mixed};
+use super::norm::Rows;
 use crate::{Case, Failure, Protocol};
 
 /// Bytes of a step through the staging, and of a tile.
@@ -29,6 +30,8 @@ pub(super) enum Form {
     Scatter(Algorithm),
     /// With a count for each member.
     ScatterUneven(Algorithm),
+    /// All-reduce, and a norm of the rows.
+    Norm(Algorithm),
 }
 
 impl Form {
@@ -39,6 +42,7 @@ impl Form {
             Protocol::CclPackets => PACKETS,
             Protocol::CclBulk => BULK,
             Protocol::CclHops => HOPS,
+            Protocol::CclNorm => NORM,
             Protocol::CclEngine => ENGINE,
             _ => ALL,
         }
@@ -52,6 +56,7 @@ impl Form {
             | Self::Uneven(algorithm)
             | Self::Reduce(algorithm, _)
             | Self::Scatter(algorithm)
+            | Self::Norm(algorithm)
             | Self::ScatterUneven(algorithm) => algorithm,
         }
     }
@@ -69,7 +74,7 @@ impl Form {
             ],
             Self::Uneven(Algorithm::Packets | Algorithm::CopyEngine) => &[Collective::AllGather],
             Self::Uneven(_) => &[Collective::AllToAll, Collective::AllGather],
-            Self::Reduce(Algorithm::CopyEngine, _) => &[Collective::AllReduce],
+            Self::Reduce(Algorithm::CopyEngine, _) | Self::Norm(_) => &[Collective::AllReduce],
             Self::ToRoot => &[Collective::Reduce],
             Self::Reduce(..) => &[Collective::AllReduce, Collective::Reduce],
             Self::Scatter(_) | Self::ScatterUneven(_) => &[Collective::ReduceScatter],
@@ -112,6 +117,13 @@ const BULK: &[Form] = &[
     Form::Scatter(Algorithm::Push),
     Form::ScatterUneven(Algorithm::Push),
 ];
+const NORM: &[Form] = &[
+    Form::Norm(Algorithm::Packets),
+    Form::Norm(Algorithm::TwoShotPackets),
+    Form::Norm(Algorithm::Packets),
+    Form::Norm(Algorithm::TwoShotPackets),
+    Form::Norm(Algorithm::Push),
+];
 const HOPS: &[Form] =
     &[Form::Move(Algorithm::TwoHop), Form::ToRoot, Form::Move(Algorithm::TwoHop), Form::ToRoot];
 /// What goes by copies, and others that use the same staging.
@@ -138,6 +150,7 @@ pub(super) struct Round {
     pub(super) threads: u32,
     /// Of `push`: one peer at a time.
     pub(super) phased: bool,
+    pub(super) rows: Option<Rows>,
 }
 
 /// The plan of a call by an algorithm with this grid.
@@ -147,7 +160,13 @@ pub(super) fn plan_of(
     (blocks, threads): (u32, u32),
     phased: bool,
 ) -> Result<Plan, Failure> {
-    let limits = Limits { channels: blocks, block_threads: threads, barrier_threads: threads };
+    let limits = Limits {
+        channels: blocks,
+        block_threads: threads,
+        barrier_threads: threads,
+        row_channels: blocks,
+        row_bytes: 1 << 10,
+    };
     let (algorithm, blocks, phased) = (Some(algorithm), Some(blocks), Some(phased));
     Plan::chosen(shape, &limits, None, Choice { algorithm, blocks, phased, block_bytes: None })
         .map_err(|error| Failure::new(error.to_string()))
@@ -172,6 +191,7 @@ impl Round {
             root: has_root.then_some(call.root),
             input: call.location,
             output: call.location,
+            norm_row: self.rows.map(|rows| rows.row),
         }
     }
 }
@@ -226,7 +246,9 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
         // What bytes are is nothing to those who move them; how they are aligned is.
         Form::Move(_) | Form::Uneven(_) => &[DataType::U8, DataType::F16, DataType::F32, DataType::F64],
         Form::Barrier => &[DataType::U8],
-        Form::Reduce(..) | Form::ToRoot | Form::Scatter(_) | Form::ScatterUneven(_) => &[DataType::F32],
+        Form::Reduce(..) | Form::ToRoot | Form::Scatter(_) | Form::ScatterUneven(_) | Form::Norm(_) => {
+            &[DataType::F32]
+        }
     };
     let data_type = draw.one_of(types);
     let size = u64::from(data_type.bytes());
@@ -262,6 +284,11 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
     if !call.is_defined() {
         call.in_place = false;
     }
+    let rows = matches!(form, Form::Norm(_)).then(|| Rows::drawn(draw, most_bytes(case, Algorithm::Packets)));
+    if let Some(Rows { row, rows, .. }) = rows {
+        // The sum replaces the input.
+        (call.in_place, call.offset, call.count, call.op) = (true, 0, rows * row, ReduceOp::Sum);
+    }
     let fewer = |draw: &mut Draw, most: u32| {
         if draw.below(4) == 0 { 1 + draw.below(u64::from(most)) as u32 } else { most }
     };
@@ -273,7 +300,7 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
     let (algorithm, threads) = (form.algorithm(), fewer(draw, case.waves) * WAVE);
     let drawn = algorithm == Algorithm::Push && draw.below(2) == 0;
     let phased = form == Form::ToRoot || drawn && collective != Collective::Reduce;
-    Round { algorithm, call, blocks, threads, phased }
+    Round { algorithm, call, blocks, threads, phased, rows }
 }
 
 #[cfg(test)]
@@ -288,6 +315,7 @@ mod tests {
             Protocol::CclPackets,
             Protocol::CclBulk,
             Protocol::CclHops,
+            Protocol::CclNorm,
             Protocol::CclEngine,
             Protocol::Ccl,
         ] {

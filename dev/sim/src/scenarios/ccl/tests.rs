@@ -18,7 +18,9 @@ fn buffers_of(scenario: &Collectives, rank: u32) -> Vec<u8> {
 fn a_member_that_never_comes_is_named_and_its_buffers_are_left_alone() {
     let jit = scratch::jit();
     let mut faults = 0;
-    for protocol in [Protocol::CclMove, Protocol::CclPackets, Protocol::CclBulk, Protocol::CclHops] {
+    for protocol in
+        [Protocol::CclMove, Protocol::CclPackets, Protocol::CclBulk, Protocol::CclHops, Protocol::CclNorm]
+    {
         let case = Case { rounds: 1, values_only: true, ..Case::new(protocol, 3) };
         let mut scenario = Collectives::new(case.clone(), &mut Kernels::new(&jit, &case)).unwrap();
         for seed in 0..120 {
