@@ -113,8 +113,8 @@ pub mod ccl {
     pub use anabranch_ccl::{
         Across, Algorithm, Avg, BarrierMode, BitAnd, BitOr, BitXor, Call, CclConfig, Check, Collective,
         Communicator, DataType, DeviceScalar, Element, Error, Max, Min, Mismatch, Options, PointToPoint,
-        PreMulSum, Prepared, Product, ReduceOp, ReduceOperator, Result, Sum, Tensor, TypedTensor,
-        UnknownReduceOp, UnsupportedDataType, Work,
+        PreMulSum, Prepared, Product, Quantised, ReduceOp, ReduceOperator, Result, RmsNorm, Sum, Tensor,
+        TypedTensor, UnknownReduceOp, UnsupportedDataType, Work,
     };
 }
 

@@ -1,18 +1,19 @@
 //! Collectives and messages over tensors of any library.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use anabranch::ccl::{self, Call, PointToPoint, ReduceOp};
+use anabranch::ccl::{self, Call, PointToPoint};
 use anabranch::{Group, GroupRank};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
-use crate::array::{Array, Home};
+use crate::array::Array;
 use crate::errors::{raise, usage};
 use crate::logs;
-use crate::state::{State, member, wait_in_slices};
+use crate::norm::{self, Scales};
+use crate::operator::{Operator, operator};
+use crate::state::{State, member};
 use crate::unlocked::Unlocked;
+use crate::work::Work;
 
 /// Collectives among ranks of a world. Made by `World.communicator`.
 ///
@@ -27,62 +28,8 @@ pub(crate) struct Communicator {
     inner: Unlocked<Arc<Mutex<ccl::Communicator>>>,
 }
 
-/// A collective that was launched.
-#[pyclass(frozen, module = "anabranch", name = "Work")]
-#[derive(Debug)]
-pub(crate) struct Work {
-    state: Unlocked<Arc<State>>,
-    work: Unlocked<Arc<ccl::Work>>,
-}
-
-/// An operator, and the tensor that its scalar is in.
-#[derive(Debug)]
-struct Operator {
-    op: ReduceOp,
-    scalar: Option<Array>,
-}
-
-/// An operator: a name, or `("premul_sum", scalar)` with a number or a tensor of one element.
-fn operator(given: Option<&Bound<'_, PyAny>>, home: Home) -> PyResult<Operator> {
-    let Some(given) = given else { return Ok(Operator { op: ReduceOp::Sum, scalar: None }) };
-    let (name, scalar) = match given.extract::<(String, Bound<'_, PyAny>)>() {
-        Ok((name, scalar)) => (name, Some(scalar)),
-        Err(_) => (given.extract::<String>()?, None),
-    };
-    let name = if name == "prod" { "product" } else { &name };
-    let all = ReduceOp::all(1.0);
-    let found = all.into_iter().find(|op| op.name() == name);
-    match (found, scalar) {
-        (Some(ReduceOp::PreMulSum(_)), None) => {
-            Err(usage("premul_sum needs its scalar: op=(\"premul_sum\", scalar)"))
-        }
-        (Some(ReduceOp::PreMulSum(_)), Some(scalar)) => premul_sum(&scalar, home),
-        (Some(op), None) => Ok(Operator { op, scalar: None }),
-        (Some(op), Some(_)) => Err(usage(format!("the operator {} takes no scalar", op.name()))),
-        (None, _) => {
-            let names = all.map(ReduceOp::name).join(", ");
-            Err(usage(format!("unknown operator {name:?}; there are {names}")))
-        }
-    }
-}
-
-fn premul_sum(scalar: &Bound<'_, PyAny>, home: Home) -> PyResult<Operator> {
-    // Tensors convert to numbers too, but that waits for the device. NumPy's scalars have no `__dlpack__`.
-    let is_tensor = scalar.is_instance_of::<PyTuple>() || scalar.hasattr("__dlpack__")?;
-    if !is_tensor {
-        return Ok(Operator { op: ReduceOp::PreMulSum(scalar.extract()?), scalar: None });
-    }
-    let scalar = Array::new("the scalar of premul_sum", scalar, home)?;
-    if scalar.count() != 1 {
-        return Err(usage(format!("the scalar of premul_sum has {} elements; 1 is allowed", scalar.count())));
-    }
-    // SAFETY: `Communicator::launch` keeps the tensor until the work is over.
-    let op = ReduceOp::PreMulSumAt(unsafe { scalar.scalar() });
-    Ok(Operator { op, scalar: Some(scalar) })
-}
-
 /// Launches one call.
-type Run<'r> = &'r mut (dyn FnMut(&Call<'_>) -> Result<ccl::Work, ccl::Error> + 'r);
+pub(crate) type Run<'r> = &'r mut (dyn FnMut(&Call<'_>) -> Result<ccl::Work, ccl::Error> + 'r);
 
 /// A message of a batch, to or from a peer.
 fn message<'a>(
@@ -213,6 +160,69 @@ impl Communicator {
             // SAFETY: `launch` keeps the tensors until the work is over.
             let (input, output) = unsafe { (arrays[0].tensor()?, arrays[last].tensor()?) };
             run(&Call::AllReduce { output, input, op })
+        })
+    }
+
+    /// Adds `input`, `[rows, row]`, over the ranks, then the residual, and norms each row (RMSNorm): in one kernel where the message is short.
+    /// `out = kept / sqrt(mean(kept^2) + epsilon) * weight`, with `kept = sum + residual`. **`input` is used up**: it may be overwritten. Types
+    /// are float32, float16 or bfloat16; a row is a multiple of 16 bytes, and tensors start at multiples of 16 bytes.
+    ///
+    /// `kept` gets what was normed; without it the residual does. It may be `residual` or `input`; `out` may be `input`. In 8 bits `out` is
+    /// float8_e4m3fn or float8_e4m3fnuz, with `scale`, float32 `[1]`, or with `scales`, which the call writes: float32, one for each
+    /// `group_size` elements, `[rows, row / group_size]`, or with `scale_stride` `[row / group_size, scale_stride]`, a column for each row. The
+    /// bits do not depend on the rank, the run or the number of kernels.
+    #[pyo3(signature = (
+        input, weight, out, *, epsilon = 1e-6, residual = None, kept = None, scale = None, scales = None, group_size = 128,
+        scale_stride = None, stream = None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn all_reduce_rms_norm(
+        &self,
+        py: Python<'_>,
+        input: &Bound<'_, PyAny>,
+        weight: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+        epsilon: f32,
+        residual: Option<&Bound<'_, PyAny>>,
+        kept: Option<&Bound<'_, PyAny>>,
+        scale: Option<&Bound<'_, PyAny>>,
+        scales: Option<&Bound<'_, PyAny>>,
+        group_size: u32,
+        scale_stride: Option<u64>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Work> {
+        let mut arrays = vec![
+            self.array("input", input)?.written()?,
+            self.array("weight", weight)?,
+            self.array("out", out)?.written()?,
+        ];
+        let mut add = |array: Option<Array>| {
+            array.map(|array| {
+                arrays.push(array);
+                arrays.len() - 1
+            })
+        };
+        let residual = self.optional("residual", residual)?;
+        let kept = self.optional("kept", kept)?.map(Array::written).transpose()?;
+        let residual = match kept {
+            None => residual.map(Array::written).transpose()?,
+            Some(_) => residual,
+        };
+        let residual = add(residual);
+        let kept = add(kept).or(residual);
+        let scales = match (self.optional("scale", scale)?, self.optional("scales", scales)?) {
+            (None, None) => None,
+            (Some(scale), None) => add(Some(scale)).map(Scales::By),
+            (None, Some(scales)) => add(Some(scales.written()?)).map(|scales| Scales::Groups {
+                scales,
+                group: group_size,
+                stride: scale_stride,
+            }),
+            (Some(_), Some(_)) => return Err(usage("give scale or scales, not both")),
+        };
+        self.launch(py, stream, arrays, move |arrays, run| {
+            // SAFETY: `launch` keeps the tensors until the work is over.
+            unsafe { norm::run(arrays, (residual, kept), scales, epsilon, run) }
         })
     }
 
@@ -449,53 +459,4 @@ impl Communicator {
     fn __repr__(&self) -> String {
         format!("anabranch.Communicator(rank={}, size={})", self.rank(), self.size())
     }
-}
-
-#[pymethods]
-impl Work {
-    /// Makes later work on the stream wait for this work. Does not wait itself.
-    #[pyo3(signature = (stream = None))]
-    fn wait_on(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        self.state.live()?;
-        let stream = self.state.stream(py, stream, None)?;
-        self.work.wait_on(&stream).map_err(raise)
-    }
-
-    /// Waits on the host until the work is done. Ctrl-C ends the wait.
-    #[pyo3(signature = (timeout = None))]
-    fn join(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let timeout = timeout.map(seconds).transpose()?;
-        let result =
-            wait_in_slices(py, timeout, |slice| self.work.join(slice).map_err(anabranch::Error::from));
-        self.state.release();
-        logs::flush(py);
-        result
-    }
-
-    /// Whether the work is done.
-    fn poll(&self) -> PyResult<bool> {
-        let is_done = self.work.poll().map_err(raise)?;
-        self.state.release();
-        Ok(is_done)
-    }
-
-    /// The number of the call on its communicator, from 1.
-    #[getter]
-    fn sequence(&self) -> u64 {
-        self.work.sequence()
-    }
-
-    /// What runs, and how: the collective, its algorithm, blocks and bytes.
-    fn describe(&self) -> String {
-        self.work.describe().to_owned()
-    }
-
-    fn __repr__(&self) -> String {
-        format!("anabranch.Work({})", self.work.describe())
-    }
-}
-
-/// A duration from Python's seconds.
-pub(crate) fn seconds(given: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(given).map_err(|_| usage(format!("{given} is no number of seconds")))
 }

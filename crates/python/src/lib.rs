@@ -12,9 +12,12 @@ mod errors;
 mod joining;
 mod logs;
 mod memory;
+mod norm;
+mod operator;
 mod raw;
 mod state;
 mod unlocked;
+mod work;
 mod world;
 mod xla;
 
@@ -28,7 +31,7 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::communicator::{Communicator, Work};
+    use super::communicator::Communicator;
     #[pymodule_export]
     use super::config::Config;
     #[pymodule_export]
@@ -42,6 +45,8 @@ mod _native {
     use super::memory::Memory;
     #[pymodule_export]
     use super::raw::{raw_call, raw_hold, raw_order, raw_type};
+    #[pymodule_export]
+    use super::work::Work;
     #[pymodule_export]
     use super::world::{Profile, World, profile};
     #[pymodule_export]

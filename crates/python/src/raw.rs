@@ -9,11 +9,12 @@ use anabranch::{GroupRank, RuntimeKind};
 use pyo3::prelude::*;
 
 use crate::array;
-use crate::communicator::{Communicator, Work};
+use crate::communicator::Communicator;
 use crate::errors::{raise, usage};
 use crate::logs;
 use crate::memory::Memory;
 use crate::state::{State, member};
+use crate::work::Work;
 use crate::world::World;
 
 /// The collective of a number. 4 and 5 use the root.

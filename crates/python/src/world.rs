@@ -12,13 +12,14 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::array::{self, Array};
-use crate::communicator::{Communicator, seconds};
+use crate::communicator::Communicator;
 use crate::ep::{EpConfig, ExpertParallel, LaunchOrder};
 use crate::errors::{raise, usage};
 use crate::logs;
 use crate::memory::{Memory, Owner};
 use crate::state::{State, collective, wait_in_slices};
 use crate::unlocked::Unlocked;
+use crate::work::seconds;
 
 /// One rank of a joined world: its device, the symmetric heap, and what is made from them.
 ///

@@ -52,6 +52,35 @@ def test_all_reduce_into_another_tensor_and_in_the_heap(settings):
         assert (result == expected).all()
 
 
+def test_rms_norm_after_a_sum(settings):
+    def work(world):
+        comm = world.communicator()
+        x, residual = values(world.rank, 6, 64), values(9, 6, 64)
+        weight, out, kept = values(2, 64) / 4, numpy.zeros((6, 64), numpy.float32), numpy.zeros((6, 64), numpy.float32)
+        comm.all_reduce_rms_norm(x, weight, out, epsilon=0.5, residual=residual, kept=kept).join()
+        assert (residual == values(9, 6, 64)).all(), "the residual is kept"
+        codes, scales = numpy.zeros((6, 64), numpy.uint8), numpy.zeros((2, 8), numpy.float32)
+        x = values(world.rank, 6, 64)
+        fp8 = (codes.ctypes.data, codes.shape, "float8_e4m3fn")
+        comm.all_reduce_rms_norm(x, weight, fp8, epsilon=0.5, residual=residual, scales=scales, group_size=32, scale_stride=8).join()
+        assert (residual == kept).all(), "in place of the residual"
+        for arguments, words in [
+            ({"scale": scales, "scales": scales}, "not both"),
+            ({"epsilon": -1.0}, "epsilon is -1"),
+            ({"residual": residual[:3]}, "the residual has 192 elements; it must have 384"),
+        ]:
+            with pytest.raises(anabranch.UsageError, match=words):
+                comm.all_reduce_rms_norm(x, weight, out, **arguments)
+        return kept, out, scales[:, :6].T
+
+    total = sum(values(rank, 6, 64) for rank in range(RANKS)) + values(9, 6, 64)
+    expected = total / numpy.sqrt((total**2).mean(1, keepdims=True) + numpy.float32(0.5)) * (values(2, 64) / 4)
+    for kept, out, scales in on_ranks(work, settings):
+        assert (kept == total).all()
+        numpy.testing.assert_allclose(out, expected, rtol=1e-6)
+        numpy.testing.assert_allclose(scales, abs(expected).reshape(6, 2, 32).max(2) / 448, rtol=1e-6)
+
+
 def test_average_and_scaled_sum(settings):
     def work(world):
         comm = world.communicator()

@@ -176,7 +176,7 @@ fn with_element(spec: KernelSpec, data_type: DataType) -> KernelSpec {
 pub fn kernels() -> Vec<KernelSpec> {
     let of_unit = |unit: &'static KernelUnit| {
         let types = match unit {
-            _ if std::ptr::eq(unit, &REDUCE_NORM_UNIT) => &NORM_TYPES[..],
+            _ if unit.name == REDUCE_NORM_UNIT.name => &NORM_TYPES[..],
             _ if is_typed(unit) => &DATA_TYPES[..],
             _ => &[DataType::U8],
         };

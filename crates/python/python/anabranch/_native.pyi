@@ -202,6 +202,21 @@ class Communicator:
     def all_reduce(
         self, tensor: _Tensor, op: _Op | None = None, *, out: _Tensor | None = None, stream: _Stream = None
     ) -> Work: ...
+    def all_reduce_rms_norm(
+        self,
+        input: _Tensor,
+        weight: _Tensor,
+        out: _Tensor,
+        *,
+        epsilon: float = 1e-6,
+        residual: _Tensor | None = None,
+        kept: _Tensor | None = None,
+        scale: _Tensor | None = None,
+        scales: _Tensor | None = None,
+        group_size: int = 128,
+        scale_stride: int | None = None,
+        stream: _Stream = None,
+    ) -> Work: ...
     def all_gather_into_tensor(
         self, output: _Tensor, input: _Tensor, *, counts: Sequence[int] | None = None, stream: _Stream = None
     ) -> Work: ...

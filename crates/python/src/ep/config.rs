@@ -10,8 +10,8 @@ use anabranch::ep::{
 use pyo3::prelude::*;
 
 use crate::array;
-use crate::communicator::seconds;
 use crate::errors::config as wrong;
+use crate::work::seconds;
 
 /// What an expert-parallel plan is made for; equal on all ranks.
 #[pyclass(frozen, module = "anabranch", name = "EpConfig")]

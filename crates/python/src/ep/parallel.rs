@@ -13,12 +13,12 @@ use super::dispatched::{CombineSent, DispatchSent, Dispatched, HandleStream, Rou
 use super::tensors::{combine_output, expert_output, objects};
 use super::{ContiguousExperts, ExpertMajor, Inner, RowUnpacker, taken};
 use crate::array::Array;
-use crate::communicator::seconds;
 use crate::errors::{raise, usage};
 use crate::logs;
 use crate::memory::{Memory, Owner};
 use crate::state::{collective, member, wait_in_slices};
 use crate::unlocked::Unlocked;
+use crate::work::seconds;
 
 /// Dispatch and combine among ranks of a world. Made by `World.expert_parallel`.
 #[pyclass(frozen, module = "anabranch", name = "ExpertParallel")]

@@ -57,6 +57,84 @@ def averages_and_scaled_sums(rank, size, gloo):
         same(x, torch.full((3,), sign * (size * (size + 1) // 2 // size), dtype=torch.int64))
 
 
+def normed(total, residual, weight, epsilon):
+    """The three steps that one op replaces: what is kept, and what is normed."""
+    kept = total if residual is None else total + residual
+    value = kept.float()
+    factor = torch.rsqrt(value.square().mean(-1, keepdim=True) + epsilon)
+    return kept, (value * factor * weight.float()).to(total.dtype)
+
+
+@check
+def rms_norm_after_a_sum(rank, size, gloo):
+    from anabranch.torch import rms_norm
+
+    torch.manual_seed(7)
+    for dtype, rows, row in ((torch.bfloat16, (3,), 256), (torch.float16, (2, 2), 1024), (torch.float32, (1,), 64), (torch.bfloat16, (700,), 1024)):
+        near = {torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.float32: 2**-20}[dtype]
+        parts = [torch.randn(*rows, row).to(dtype) for _ in range(size)]
+        residual, weight = torch.randn(*rows, row).to(dtype), (torch.rand(row) + 0.5).to(dtype)
+        total = parts[0].float().clone()
+        for part in parts[1:]:
+            total += part.float()
+        total = total.to(dtype)
+        for given in (residual, None):
+            kept, expected = normed(total, given, weight, 1e-5)
+            x, held = parts[rank].clone(), None if given is None else given.clone()
+            out = rms_norm.all_reduce_rms_norm(x, held, weight, 1e-5)
+            same(x if held is None else held, kept)
+            torch.testing.assert_close(out, expected, rtol=near, atol=0)
+        scale = torch.tensor([0.03])
+        x, held = parts[rank].clone(), residual.clone()
+        codes = rms_norm.all_reduce_rms_norm_fp8(x, held, weight, scale, 1e-5)
+        kept, expected = normed(total, residual, weight, 1e-5)
+        same(held, kept)
+        assert codes.dtype == torch.float8_e4m3fn
+        torch.testing.assert_close(codes.float() * scale, expected.float().clamp(-448 * 0.03, 448 * 0.03), rtol=2**-3, atol=0.03 * 2**-9)
+        for is_column_major in (False, True):
+            x, held = parts[rank].clone(), residual.clone()
+            codes, scales = rms_norm.all_reduce_rms_norm_fp8_groups(x, held, weight, 1e-5, group_size=64, is_column_major=is_column_major)
+            same(held, kept)
+            groups = expected.float().reshape(-1, row // 64, 64)
+            torch.testing.assert_close(scales, groups.abs().amax(-1) / 448, rtol=2 * near, atol=0)
+            assert scales.stride() == ((1, -(-scales.shape[0] // 4) * 4) if is_column_major else (row // 64, 1)), scales.stride()
+            again = codes.float().reshape(groups.shape) * scales.unsqueeze(-1)
+            torch.testing.assert_close(again, groups, rtol=2**-3, atol=float(scales.max()) * 2**-8)
+    for wrong, words in (
+        (lambda x, w: rms_norm.all_reduce_rms_norm(x.t(), None, w), "different lengths"),
+        (lambda x, w: rms_norm.all_reduce_rms_norm(x[:, ::2], None, w[::2].contiguous()), "not contiguous"),
+        (lambda x, w: rms_norm.all_reduce_rms_norm(x.double(), None, w.double()), "allowed is"),
+        (lambda x, w: rms_norm.all_reduce_rms_norm_fp8_groups(x, None, w, group_size=24), "a divisor"),
+    ):
+        try:
+            wrong(torch.ones(2, 64), torch.ones(64))
+        except Exception as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError(words)
+
+
+@check
+def rms_norm_is_an_op_of_compiled_graphs(rank, size, gloo):
+    from anabranch.torch import rms_norm
+
+    weight = torch.ones(64)
+    group = dist.group.WORLD.group_name
+    samples = (torch.ones(4, 64), torch.ones(4, 64), weight, 1e-5, group)
+    torch.library.opcheck(torch.ops.anabranch.all_reduce_rms_norm, samples, test_utils=("test_schema", "test_faketensor"))
+    groups = (torch.ones(4, 64), None, weight, 1e-5, 32, True, 4, torch.float8_e4m3fn, group)
+    torch.library.opcheck(torch.ops.anabranch.all_reduce_rms_norm_fp8_groups, groups, test_utils=("test_schema", "test_faketensor"))
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def layer(x, residual):
+        return rms_norm.all_reduce_rms_norm(x * 2, residual, weight)
+
+    residual = torch.full((4, 64), 3.0)
+    out = layer(torch.ones(4, 64), residual)
+    same(residual, torch.full((4, 64), 3.0 + 2 * size))
+    torch.testing.assert_close(out, torch.ones(4, 64), rtol=1e-5, atol=0)
+
+
 @check
 def callbacks_of_futures_make_calls(rank, size, gloo):
     def second(future):

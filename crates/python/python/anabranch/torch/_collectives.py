@@ -122,7 +122,7 @@ class Collectives(Messages):
     def _start(self, options, pg_options) -> None:
         shared, self._is_first = share(options, pg_options)
         self._shared: Shared = shared
-        self._size = options.group_size
+        self._size, self.name_of_group = options.group_size, options.group_id
         self._store, self._timeout = options.store, options.timeout
         ranks = self._ranks = tuple(options.global_ranks_in_group) or shared.ranks
         try:

@@ -20,7 +20,7 @@ pub(super) struct Rows {
     /// Elements of a row.
     pub(super) row: u64,
     /// Rows.
-    pub(super) rows: u64,
+    pub(super) count: u64,
     /// Elements with a scale of their own, of an output in 8 bits.
     group: Option<u64>,
 }
@@ -30,19 +30,19 @@ impl Rows {
     pub(super) fn drawn(draw: &mut Draw, most: u64) -> Self {
         let units = 2 + 2 * draw.below(u64::from(PACKET_UNITS) + 1);
         let row = units * PER_UNIT;
-        let rows = draw.below(most / (row * BYTES) + 1);
+        let count = draw.below(most / (row * BYTES) + 1);
         let group = match draw.below(3) {
             0 => None,
             _ if row.is_multiple_of(16) => Some(8),
             _ => row.is_multiple_of(8).then_some(row),
         };
-        Self { row, rows, group }
+        Self { row, count, group }
     }
 
     /// Bytes of a round in the memory of norms: the weight, the output, the scales.
     fn places(&self) -> [u64; 3] {
         let weight = self.row * BYTES;
-        [0, weight, weight + self.rows * self.row * BYTES]
+        [0, weight, weight + self.count * self.row * BYTES]
     }
 
     fn norm(&self) -> Norm {
@@ -75,7 +75,7 @@ impl Rows {
             scales: if self.group.is_some() { at(scales) } else { 0 },
             scale_row_stride: self.group.map_or(0, |group| self.row / group),
             scale_group_stride: 1,
-            rows: self.rows,
+            rows: self.count,
             units: (self.row / PER_UNIT) as u32,
             group: self.group.unwrap_or(0) as u32,
             format: u32::from(self.group.is_some()),

@@ -285,9 +285,9 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
         call.in_place = false;
     }
     let rows = matches!(form, Form::Norm(_)).then(|| Rows::drawn(draw, most_bytes(case, Algorithm::Packets)));
-    if let Some(Rows { row, rows, .. }) = rows {
+    if let Some(Rows { row, count, .. }) = rows {
         // The sum replaces the input.
-        (call.in_place, call.offset, call.count, call.op) = (true, 0, rows * row, ReduceOp::Sum);
+        (call.in_place, call.offset, call.count, call.op) = (true, 0, count * row, ReduceOp::Sum);
     }
     let fewer = |draw: &mut Draw, most: u32| {
         if draw.below(4) == 0 { 1 + draw.below(u64::from(most)) as u32 } else { most }

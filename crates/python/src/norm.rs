@@ -1,0 +1,56 @@
+//! Sums over ranks with a norm of their rows, from Python's tensors.
+
+use anabranch::ccl::{self, Call, Quantised, RmsNorm};
+
+use crate::array::Array;
+use crate::communicator::Run;
+
+/// The scales of an output in 8 bits; the numbers are those of arrays.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scales {
+    /// One scale.
+    By(usize),
+    /// One for each group of elements.
+    Groups {
+        /// The scales.
+        scales: usize,
+        /// Elements of a group.
+        group: u32,
+        /// Elements between two groups, if a row has a column.
+        stride: Option<u64>,
+    },
+}
+
+/// Launches a call on arrays 0, the input, 1, the weight, 2, the output, and those of these numbers.
+///
+/// # Safety
+/// As of [`Array::tensor`].
+pub(crate) unsafe fn run(
+    arrays: &[Array],
+    (residual, kept): (Option<usize>, Option<usize>),
+    scales: Option<Scales>,
+    epsilon: f32,
+    run: Run<'_>,
+) -> Result<ccl::Work, ccl::Error> {
+    // SAFETY: the caller's promise.
+    let tensor = |number: usize| unsafe { arrays[number].tensor() };
+    let weight = tensor(1)?;
+    let quantised = match scales {
+        None => None,
+        Some(Scales::By(scale)) => Some(Quantised::By(tensor(scale)?)),
+        Some(Scales::Groups { scales, group, stride }) => {
+            let groups = weight.count() / u64::from(group.max(1));
+            let (row_stride, group_stride) = stride.map_or((groups, 1), |stride| (1, stride));
+            Some(Quantised::Groups { group, scales: tensor(scales)?, row_stride, group_stride })
+        }
+    };
+    let norm = RmsNorm {
+        residual: residual.map(tensor).transpose()?,
+        kept: kept.map(tensor).transpose()?,
+        weight,
+        epsilon,
+        output: tensor(2)?,
+        quantised,
+    };
+    run(&Call::AllReduceRmsNorm { input: tensor(0)?, norm })
+}
