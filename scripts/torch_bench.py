@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 import anabranch.torch
+from anabranch.torch import rms_norm
 from anabranch.torch.expert_parallel import ExpertParallel
 
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -115,6 +116,34 @@ def all_reduces(clock: Clock, groups: dict, dtype: torch.dtype, largest: int) ->
     clock.calls = calls
 
 
+def rms_norms(clock: Clock, groups: dict, hidden: int) -> None:
+    """All-reduce with residual and RMSNorm as one op; and (`+a+n`) an all_reduce of each library, then torch's two kernels: add, rms_norm."""
+    is_gpu, dtype = clock.device.type == "cuda", torch.bfloat16
+    head(f"bf16, hidden {hidden}, rows", "one op", "one op heap", *(f"{name.removeprefix('anabranch ')[:5]}+a+n" for name in groups), "op to fp8")
+    weight = torch.ones(hidden, dtype=dtype, device=clock.device)
+    ours = groups["anabranch"][0]
+    for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        local = torch.zeros(rows, hidden, dtype=dtype, device=clock.device)
+        heap = anabranch.torch.empty(rows, hidden, dtype=dtype).zero_()
+        residual = torch.ones_like(local)
+
+        def steps(x, group):
+            dist.all_reduce(x, group=group)
+            residual.add_(x)
+            torch.nn.functional.rms_norm(residual, (hidden,), weight, 1e-6)
+
+        def op(x):
+            rms_norm.all_reduce_rms_norm(x, residual, weight, 1e-6, group=ours)
+
+        def quantising():
+            rms_norm.all_reduce_rms_norm_fp8_groups(local, residual, weight, 1e-6, group=ours)
+
+        calls = [lambda: op(local), lambda: op(heap)]
+        calls += [lambda group=group, x=heap if is_heap else local: steps(x, group) for group, is_heap in groups.values()]
+        row(str(rows), *(clock.graph(call) if is_gpu else clock.eager(call)[1] for call in [*calls, quantising]))
+        del calls, heap
+
+
 def expert_parallel(clock: Clock, tokens: int, hidden: int, experts: int, top_k: int) -> None:
     """Dispatch and combine, without experts between them."""
     is_gpu = clock.device.type == "cuda"
@@ -176,6 +205,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=7168)
     parser.add_argument("--experts", type=int, default=256)
     parser.add_argument("--top-k", type=int, default=8)
+    parser.add_argument("--only", choices=("all_reduce", "rms_norm", "ep"), help="one table alone")
     parser.add_argument("--one-gpu", action="store_true", help="run all ranks on the first GPU, without NCCL")
     arguments = parser.parse_args()
     if "LOCAL_RANK" not in os.environ:
@@ -200,8 +230,12 @@ def main() -> None:
     if has_nccl or not is_gpu:
         groups["nccl" if is_gpu else "gloo"] = (dist.group.WORLD, False)
     clock = Clock(device, gloo, arguments.calls)
-    all_reduces(clock, groups, DTYPES[arguments.dtype], largest)
-    expert_parallel(clock, arguments.tokens, arguments.hidden, arguments.experts, arguments.top_k)
+    if arguments.only in (None, "all_reduce"):
+        all_reduces(clock, groups, DTYPES[arguments.dtype], largest)
+    if arguments.only in (None, "rms_norm"):
+        rms_norms(clock, groups, arguments.hidden)
+    if arguments.only in (None, "ep"):
+        expert_parallel(clock, arguments.tokens, arguments.hidden, arguments.experts, arguments.top_k)
     dist.barrier(group=gloo)
     dist.destroy_process_group()
 

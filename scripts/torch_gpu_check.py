@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 import anabranch.torch
+from anabranch.torch import rms_norm
 
 CHECKS: dict = {}
 # Those that capture CUDA graphs.
@@ -180,6 +181,44 @@ def graph_of_a_sum_with_a_factor_on_the_device(of: Rank) -> None:
         x.copy_(of.values(of.rank, len(x), round=round))
         graph.replay()
         same(x, 0.5 * of.total(len(x), round=round))
+
+
+@graph_check
+def graph_of_sums_with_rms_norm(of: Rank) -> None:
+    torch.manual_seed(of.rank)
+    for rows, is_heap in ((1, False), (7, True), (64, False), (300, True), (300, False)):
+        hidden, kind = 7168, torch.bfloat16
+        x = anabranch.torch.empty(rows, hidden, dtype=kind) if is_heap else torch.empty(rows, hidden, dtype=kind, device=of.device)
+        residual, weight = torch.empty(rows, hidden, dtype=kind, device=of.device), torch.rand(hidden, device=of.device).to(kind)
+
+        def call():
+            plain = rms_norm.all_reduce_rms_norm(x, residual, weight, 1e-6)
+            # A second layer, on what the first one kept.
+            codes, scales = rms_norm.all_reduce_rms_norm_fp8_groups(second, residual, weight, 1e-6, is_column_major=True)
+            return plain, codes, scales
+
+        second = torch.empty_like(x)
+        x.zero_(), residual.zero_(), second.zero_()
+        graph, results = captured(call)
+        for _ in range(3):
+            x.copy_(torch.randn(rows, hidden, device=of.device)), second.copy_(torch.randn(rows, hidden, device=of.device))
+            torch.manual_seed(1000)
+            residual.copy_(torch.randn(rows, hidden, device=of.device))
+            torch.manual_seed(int(torch.randint(1 << 30, (1,))) + of.rank)
+            sums = [x.clone(), second.clone()]
+            for sum in sums:
+                dist.all_reduce(sum)
+            first = residual + sums[0]
+            both = first + sums[1]
+            graph.replay()
+            same(residual, both)
+            norm = lambda kept: torch.nn.functional.rms_norm(kept.float(), (hidden,), weight.float(), 1e-6)
+            plain, codes, scales = results
+            torch.testing.assert_close(plain, norm(first).to(kind), rtol=2**-7, atol=0)
+            groups = norm(both).to(kind).float().reshape(rows, -1, 128)
+            torch.testing.assert_close(scales, groups.abs().amax(-1) / 448, rtol=2**-6, atol=0)
+            again = codes.float().reshape(groups.shape) * scales.unsqueeze(-1)
+            torch.testing.assert_close(again, groups, rtol=2**-3, atol=float(scales.max()) * 2**-8)
 
 
 def network() -> nn.Module:

@@ -33,6 +33,8 @@ pub struct Limits {
     pub barrier_threads: u32,
     /// The most blocks of a kernel that sums and norms rows: channels with packets for long rows. 0: sum and norm have a kernel each.
     pub row_channels: u32,
+    /// Threads per block of kernels that norm rows.
+    pub row_threads: u32,
     /// The longest row of such a kernel, bytes: it is in local memory.
     pub row_bytes: u64,
 }

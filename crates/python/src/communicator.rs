@@ -169,7 +169,8 @@ impl Communicator {
     ///
     /// `kept` gets what was normed; without it the residual does. It may be `residual` or `input`; `out` may be `input`. In 8 bits `out` is
     /// float8_e4m3fn or float8_e4m3fnuz, with `scale`, float32 `[1]`, or with `scales`, which the call writes: float32, one for each
-    /// `group_size` elements, `[rows, row / group_size]`, or with `scale_stride` `[row / group_size, scale_stride]`, a column for each row. The
+    /// `group_size` elements, `[rows, row / group_size]`, or with `scale_stride`
+    /// column-major, `[row / group_size, scale_stride]`: the scale of group g of row r is at `[g, r]`. The
     /// bits do not depend on the rank, the run or the number of kernels.
     #[pyo3(signature = (
         input, weight, out, *, epsilon = 1e-6, residual = None, kept = None, scale = None, scales = None, group_size = 128,
@@ -196,6 +197,8 @@ impl Communicator {
             self.array("weight", weight)?,
             self.array("out", out)?.written()?,
         ];
+        norm::check_rows(&arrays[0], &arrays[1])?;
+        let shape = arrays[0].shape().to_vec();
         let mut add = |array: Option<Array>| {
             array.map(|array| {
                 arrays.push(array);
@@ -213,11 +216,10 @@ impl Communicator {
         let scales = match (self.optional("scale", scale)?, self.optional("scales", scales)?) {
             (None, None) => None,
             (Some(scale), None) => add(Some(scale)).map(Scales::By),
-            (None, Some(scales)) => add(Some(scales.written()?)).map(|scales| Scales::Groups {
-                scales,
-                group: group_size,
-                stride: scale_stride,
-            }),
+            (None, Some(scales)) => {
+                add(Some(norm::check_scales(scales.written()?, (&shape, group_size, scale_stride))?))
+                    .map(|scales| Scales::Groups { scales, group: group_size, stride: scale_stride })
+            }
             (Some(_), Some(_)) => return Err(usage("give scale or scales, not both")),
         };
         self.launch(py, stream, arrays, move |arrays, run| {

@@ -2,8 +2,11 @@
 
 use anabranch::ccl::{self, Call, Quantised, RmsNorm};
 
+use pyo3::PyResult;
+
 use crate::array::Array;
 use crate::communicator::Run;
+use crate::errors::usage;
 
 /// The scales of an output in 8 bits; the numbers are those of arrays.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +22,45 @@ pub(crate) enum Scales {
         /// Elements between two groups, if a row has a column.
         stride: Option<u64>,
     },
+}
+
+/// Checks that the rows of the input are as long as the weight.
+///
+/// # Errors
+/// `UsageError`.
+pub(crate) fn check_rows(input: &Array, weight: &Array) -> PyResult<()> {
+    let shape = input.shape();
+    // Rows one after the other have one dimension.
+    if shape.len() < 2 || shape.last() == Some(&weight.count()) {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "the last dimension of input, of shape {shape:?}, must be the weight's {} elements",
+        weight.count()
+    )))
+}
+
+/// Checks the shape of scales of groups, where they and the input have one.
+///
+/// # Errors
+/// `UsageError`.
+pub(crate) fn check_scales(
+    scales: Array,
+    (input, group, stride): (&[u64], u32, Option<u64>),
+) -> PyResult<Array> {
+    if input.len() < 2 || scales.shape().len() < 2 {
+        return Ok(scales);
+    }
+    let (rows, row) = (input.iter().rev().skip(1).product::<u64>(), input.last().copied().unwrap_or(0));
+    let groups = row / u64::from(group.max(1));
+    let needed = match stride {
+        None => [rows, groups],
+        Some(stride) => [groups, stride],
+    };
+    if scales.shape() == needed {
+        return Ok(scales);
+    }
+    Err(usage(format!("scales have the shape {:?}; {needed:?} is needed", scales.shape())))
 }
 
 /// Launches a call on arrays 0, the input, 1, the weight, 2, the output, and those of these numbers.

@@ -68,9 +68,12 @@ def test_rms_norm_after_a_sum(settings):
             ({"scale": scales, "scales": scales}, "not both"),
             ({"epsilon": -1.0}, "epsilon is -1"),
             ({"residual": residual[:3]}, "the residual has 192 elements; it must have 384"),
+            ({"scales": numpy.zeros((6, 1), numpy.float32), "group_size": 32}, r"\[6, 2\] is needed"),
         ]:
             with pytest.raises(anabranch.UsageError, match=words):
                 comm.all_reduce_rms_norm(x, weight, out, **arguments)
+        with pytest.raises(anabranch.UsageError, match="must be the weight's 64 elements"):
+            comm.all_reduce_rms_norm(x.reshape(12, 32), weight, out)
         return kept, out, scales[:, :6].T
 
     total = sum(values(rank, 6, 64) for rank in range(RANKS)) + values(9, 6, 64)

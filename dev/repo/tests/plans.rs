@@ -57,8 +57,14 @@ fn collectives(table: Option<&Table>) -> String {
         ("16 MiB", 16 << 20),
         ("256 MiB", 256 << 20),
     ];
-    let limits =
-        Limits { channels: 128, block_threads: 256, barrier_threads: 32, row_channels: 0, row_bytes: 0 };
+    let limits = Limits {
+        channels: 128,
+        block_threads: 256,
+        barrier_threads: 32,
+        row_channels: 0,
+        row_threads: 256,
+        row_bytes: 0,
+    };
     let mut text = String::from("| collective | memory | members |");
     for (size, _) in &SIZES {
         write!(text, " {size} |").unwrap();

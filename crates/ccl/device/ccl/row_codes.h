@@ -8,13 +8,18 @@ namespace ccl {
 
 // As in src/device/norm.rs.
 enum NormOutput : u32 { NORM_PLAIN = 0, NORM_E4M3 = 1, NORM_E4M3_FNUZ = 2 };
-static constexpr u32 PARTIALS = 256;
+static constexpr u32 PARTIALS = 1024;
+// Partial sums that are added first: those of so many threads beside each other.
+static constexpr u32 TOGETHER = 32;
 static constexpr f32 LEAST_MAGNITUDE = 1e-10f;
 // Units of a thread whose loads are in flight at once.
+static constexpr u32 UNITS_AT_ONCE = 4;
+// Threads per block at most: a compiler then gives a thread so many registers that two blocks fit on a multiprocessor (row_blocks in
+// src/run/sizes.rs).
 #if defined(ANABRANCH_TARGET_AMD)
-static constexpr u32 UNITS_AT_ONCE = 4;  // eight take all registers
+#define CCL_ROW_THREADS 512
 #else
-static constexpr u32 UNITS_AT_ONCE = 8;
+#define CCL_ROW_THREADS 1024
 #endif
 static constexpr u32 UNIT_BYTES = 8;
 
@@ -67,6 +72,16 @@ ANABRANCH_DEVICE void store_codes(const Grid& grid, const RowNorm& norm, u64 row
     }
 }
 
+// Stores the normed row, which is in local memory, in 8 bits with the scale of the call.
+template <class Element>
+ANABRANCH_DEVICE void store_scaled(const Grid& grid, const RowNorm& norm, u64 row) {
+    f32 scale = bit_cast<f32>(heap_load(grid, reinterpret_cast<const u32*>(norm.scales)));
+    ANABRANCH_ROLLED
+    for (u32 unit = grid.thread; unit < norm.units; unit += grid.block_threads) {
+        store_codes<Element>(grid, norm, row, unit, grid.local_load<u64>(unit_at(norm, unit)), scale);
+    }
+}
+
 // Stores the normed row, which is in local memory, in 8 bits with a scale for each group of elements. A wave has a group at a time.
 template <class Element>
 ANABRANCH_DEVICE void store_groups(const Grid& grid, const RowNorm& norm, u64 row) {
@@ -75,26 +90,22 @@ ANABRANCH_DEVICE void store_groups(const Grid& grid, const RowNorm& norm, u64 ro
     u32 group_units = norm.group / COUNT;
     for (u32 first = grid.wave() * group_units, group = grid.wave(); first < norm.units;
          first += grid.waves_per_block() * group_units, group += grid.waves_per_block()) {
-        f32 most = LEAST_MAGNITUDE;
+        // As bits, magnitudes have the order of their values, and a NaN is the largest.
+        u32 most = bit_cast<u32>(LEAST_MAGNITUDE);
         for (u32 unit = first + grid.lane(); unit < first + group_units; unit += WAVE_SIZE) {
             Words<u64> words = Words<u64>::of(grid.local_load<u64>(unit_at(norm, unit)));
             ANABRANCH_UNROLL
             for (u32 i = 0; i < COUNT; ++i) {
-                f32 value = element_of<Element>(words, i);
-                f32 magnitude = bit_cast<f32>(bit_cast<u32>(value) & 0x7fffffffu);
-                // A NaN stays the largest.
-                if (!(magnitude <= most)) most = magnitude;
+                most = maximum(most, bit_cast<u32>(element_of<Element>(words, i)) & 0x7fffffffu);
             }
         }
-        for (u32 step = WAVE_SIZE / 2; step > 0; step /= 2) {
-            f32 other = bit_cast<f32>(grid.shuffle(bit_cast<u32>(most), grid.lane() ^ step));
-            if (!(other <= most)) most = other;
-        }
-        f32 scale = most / largest;
+        for (u32 step = WAVE_SIZE / 2; step > 0; step /= 2) most = maximum(most, grid.shuffle(most, grid.lane() ^ step));
+        f32 scale = bit_cast<f32>(most) / largest;
         if (grid.lane() == 0) {
             u64 place = row * norm.scale_row_stride + group * norm.scale_group_stride;
             heap_store(grid, reinterpret_cast<u32*>(norm.scales) + place, bit_cast<u32>(scale));
         }
+        ANABRANCH_ROLLED
         for (u32 unit = first + grid.lane(); unit < first + group_units; unit += WAVE_SIZE) {
             store_codes<Element>(grid, norm, row, unit, grid.local_load<u64>(unit_at(norm, unit)), scale);
         }

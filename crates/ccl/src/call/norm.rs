@@ -152,7 +152,7 @@ impl<'a> RmsNorm<'a> {
                         "a stride of 1 and one of at least as many elements as there are groups or rows",
                     ));
                 }
-                // Products of 32-bit numbers of rows and groups stay in 128 bits.
+                // Products of 64-bit numbers stay in 128 bits.
                 let last = u128::from(row_stride) * u128::from(rows.saturating_sub(1))
                     + u128::from(group_stride) * u128::from(groups - 1);
                 if rows > 0 && last >= u128::from(scales.count()) {
@@ -204,7 +204,7 @@ impl<'a> RmsNorm<'a> {
         let all = [
             Some(written(*input)),
             self.kept.filter(|_| !kept_is_input).map(written),
-            self.residual.filter(|_| !kept_is_residual).map(read),
+            self.residual.filter(|_| !kept_is_residual || kept_is_input).map(read),
             Some(read(self.weight)),
             Some(written(self.output)).filter(|_| !output_is_input || kept_is_input),
             scales.map(|scales| (scales, !matches!(self.quantised, Some(Quantised::By(_))))),

@@ -19,6 +19,8 @@ pub struct Norm<'a> {
     pub row: RowNorm,
     /// The most blocks of a kernel of the norm alone.
     pub blocks: u32,
+    /// Its threads per block.
+    pub threads: u32,
 }
 
 /// Local memory of a kernel that norms rows after `before` bytes: the start of its part, and the end.
@@ -52,15 +54,15 @@ pub(super) fn stages(
         return Ok(vec![Stage::Kernel(Launch::new(kernel, arguments, job.shape.data_type, shape))]);
     }
     let mut stages = sum(job)?;
-    stages.push(alone(norm, buffers.input.own, job.shape.data_type, job.plan.threads));
+    stages.push(alone(norm, buffers.input.own, job.shape.data_type));
     Ok(stages)
 }
 
 /// The kernel of the norm alone, of a sum at this address.
-pub(crate) fn alone(norm: &Norm<'_>, sum: u64, data_type: DataType, block_threads: u32) -> Stage {
+pub(crate) fn alone(norm: &Norm<'_>, sum: u64, data_type: DataType) -> Stage {
     let (local, local_bytes) = local(&norm.row, 0);
     let grid_blocks = norm.row.rows.clamp(1, norm.blocks.into()) as u32;
-    let shape = LaunchShape { grid_blocks, block_threads, local_bytes };
+    let shape = LaunchShape { grid_blocks, block_threads: norm.threads, local_bytes };
     let arguments = RmsNormArgs { norm: RowNorm { local, ..norm.row }, sum };
     Stage::Kernel(Launch::new(kernels::RMS_NORM, arguments, data_type, shape))
 }

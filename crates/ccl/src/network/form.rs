@@ -122,8 +122,14 @@ mod tests {
     use super::*;
     use crate::types::{DataType, ReduceOp};
 
-    const LIMITS: Limits =
-        Limits { channels: 32, block_threads: 256, barrier_threads: 32, row_channels: 0, row_bytes: 0 };
+    const LIMITS: Limits = Limits {
+        channels: 32,
+        block_threads: 256,
+        barrier_threads: 32,
+        row_channels: 0,
+        row_threads: 256,
+        row_bytes: 0,
+    };
 
     fn shape(collective: Collective, members: u32, count: u64) -> Shape {
         let op = collective.reduces().then_some(ReduceOp::Sum);

@@ -153,7 +153,14 @@ pub fn call_traffic(
         .channels
         .unwrap_or_else(|| channels_for(shape.members, room.staging_bytes, INTERNODE_CHANNELS, &room.speeds));
     // The number of bulk blocks does not depend on threads.
-    let limits = Limits { channels, block_threads: 1, barrier_threads: 1, row_channels: 0, row_bytes: 0 };
+    let limits = Limits {
+        channels,
+        block_threads: 1,
+        barrier_threads: 1,
+        row_channels: 0,
+        row_threads: 256,
+        row_bytes: 0,
+    };
     let slot_bytes = LinkLayout::new(0, shape.members, channels, room.staging_bytes).slot_bytes;
     let plan = plan_of(&nodes, across, (shape, &limits, Choice::default()), (slot_bytes, room.speeds))?;
     let Plan { algorithm, blocks, .. } = plan;

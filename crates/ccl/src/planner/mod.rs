@@ -22,7 +22,7 @@ const ONE_HOP_UP_TO: u64 = 256 << 10;
 const PHASED_FROM: u64 = 48 << 20;
 
 impl Plan {
-    /// The plan of a call. The algorithm is the requested one, or the fastest in `table`, or the expected fastest if `table` has no entry
+    /// The plan of a call. The algorithm is the requested one, or that of a sum and norm in one kernel, or the fastest in `table`, or the expected fastest if `table` has no entry
     /// for the call.
     ///
     /// # Errors
@@ -110,6 +110,7 @@ impl Plan {
         let phased = recipe.has_phases() && step.map_or(expected, |step| step.phased);
         let rows = limits.rows(shape).filter(|_| recipe.normed.is_some());
         let blocks = rows.map_or(blocks, |rows| rows.clamp(1, limits.row_channels.into()) as u32);
+        let threads = if rows.is_some() { limits.row_threads } else { threads };
         Self { algorithm: recipe.algorithm, blocks, threads, phased, norms: rows.is_some(), recipe }
     }
 }
@@ -211,6 +212,7 @@ mod tests {
         block_threads: 256,
         barrier_threads: 32,
         row_channels: 32,
+        row_threads: 256,
         row_bytes: 40 << 10,
     };
 

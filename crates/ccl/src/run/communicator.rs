@@ -18,7 +18,6 @@ use crate::device::channel::{ALIGNMENT, ChannelLayout};
 use crate::device::kernels;
 use crate::device::pipes::{PIPE_LOCAL_BYTES, PipeLayout};
 use crate::lower::local_bytes;
-use crate::lower::norm::longest_row;
 use crate::network::LinkLayout;
 use crate::plan::{Choice, Limits, Plan};
 use crate::planner::tuning::Table;
@@ -30,7 +29,7 @@ use crate::run::nodes;
 #[cfg(not(feature = "rdma"))]
 use crate::run::nodes::Internode;
 use crate::run::prepared::Prepared;
-use crate::run::sizes::{Layouts, local_memory, row_channels, speeds, threads, wanted_channels};
+use crate::run::sizes::{Layouts, local_memory, row_blocks, row_bytes, speeds, threads, wanted_channels};
 use crate::run::work::Work;
 use crate::types::{Collective, DataType, Error, Result, Shape};
 
@@ -187,15 +186,16 @@ impl Communicator {
             memory.address().offset(rows_at),
             OPERATION.0,
         );
-        let row_blocks = if nodes_are_mapped { row_channels(group.size(), channels) } else { 0 };
-        let row_bytes = longest_row(group.size(), local_memory(world));
-        let limits = Limits { channels, row_channels: row_blocks, row_bytes, ..threads(world) };
+        let (row_channels, row_threads) = row_blocks(world, group.size(), channels);
+        let row_channels = if nodes_are_mapped { row_channels } else { 0 };
+        let row_bytes = row_bytes(world, group.size());
+        let limits = Limits { channels, row_channels, row_threads, row_bytes, ..threads(world) };
         let checking = match (config.check, units.get(&key(kernels::FINGERPRINT.unit(), DataType::U8))) {
             (Check::Fingerprint, Some(unit)) => {
                 let (threads, local) = (limits.block_threads, local_bytes(group.size()));
                 let checking = Checking::new(world, &team, unit, (threads, local), |check| {
                     watch_channels(&mut memory, layout.channels, channels)?;
-                    watch_channels(&mut memory, rows_at + row_layout.channels, row_blocks)?;
+                    watch_channels(&mut memory, rows_at + row_layout.channels, row_channels)?;
                     watch_channels(check, ChannelLayout::of_check(group.size()).channels, 1)
                 });
                 Some(checking?)
@@ -360,7 +360,7 @@ impl Communicator {
         self.internode.is_some()
     }
 
-    /// Enqueues a prepared call on `stream` and returns without waiting: one kernel; with
+    /// Enqueues a prepared call on `stream` and returns without waiting: one kernel, or two for long messages with a norm; with
     /// [`Algorithm::CopyEngine`](crate::Algorithm::CopyEngine) barriers, and copies on streams that fork from `stream` and join it; with
     /// [`Check::Fingerprint`] one kernel more before a collective. Every member launches the same collectives in the same order, and the
     /// two members of a pair their messages.

@@ -1,11 +1,13 @@
 //! Sizes that depend on the device: threads per block, and bytes of the memory of a communicator.
 
+use anabranch_hip::RuntimeKind;
 use anabranch_hip_jit::LOCAL_RESERVED_BYTES;
 use anabranch_ranks::LinkSpeeds;
 use anabranch_shmem::World;
 
 use crate::device::channel::{ALIGNMENT, ChannelLayout, MOST_STAGING, PACKET_UNITS};
 use crate::device::pipes::PipeLayout;
+use crate::lower::norm::longest_row;
 use crate::network::LinkLayout;
 use crate::network::layout::{INTERNODE_CHANNELS, channels_for};
 use crate::plan::Limits;
@@ -20,7 +22,8 @@ const CHANNELS_ALONE: u32 = 32;
 
 /// Channels with packets for long rows: the most blocks of a kernel that sums and norms rows. As many fill a link.
 const MOST_ROW_CHANNELS: u32 = 32;
-/// Their packets of one source, stage and parity on large GPUs: a row of 8192 elements of two bytes in one epoch.
+/// Their packets of one source, stage and parity on large GPUs: a row of 8192 elements of two bytes in one epoch. In groups of more than
+/// eight members less, so that they take no more than 32 MiB.
 const ROW_PACKET_UNITS: u32 = 2048;
 
 impl Communicator {
@@ -79,8 +82,12 @@ impl Layouts {
         let comm = ChannelLayout::new(members, channels, PACKET_UNITS, staging);
         // Messages of a single member have one block (`prepare_messages`), for which one pipe with large slots is best.
         let pipes = PipeLayout::new(comm.bytes, members, if members == 1 { 1 } else { channels }, pipe_bytes);
-        let row_units = if is_large(world) && members > 1 { ROW_PACKET_UNITS } else { PACKET_UNITS };
-        let rows = ChannelLayout::with(members, row_channels(members, channels), row_units, 0);
+        let row_units = if is_large(world) {
+            ROW_PACKET_UNITS.min(8 * ROW_PACKET_UNITS / members).max(64)
+        } else {
+            PACKET_UNITS
+        };
+        let rows = ChannelLayout::with(members, row_blocks(world, members, channels).0, row_units, 0);
         let start = pipes.end.next_multiple_of(ALIGNMENT);
         Self { comm, pipes, rows: (start, rows), links: None, end: start + rows.bytes }
     }
@@ -93,7 +100,14 @@ pub(crate) fn threads(world: &World) -> Limits {
     // On large GPUs half of the launch bounds of the kernels, 512: then two blocks surely fit on a multiprocessor, and one communicator does
     // not take all of a GPU. `PER_MULTIPROCESSOR` in crates/nccl counts on it.
     let threads = if is_large(world) { 256_u32.next_multiple_of(wave) } else { wave };
-    Limits { channels: 1, block_threads: threads, barrier_threads: wave, row_channels: 0, row_bytes: 0 }
+    Limits {
+        channels: 1,
+        block_threads: threads,
+        barrier_threads: wave,
+        row_channels: 0,
+        row_threads: threads,
+        row_bytes: 0,
+    }
 }
 
 /// Bytes of staging and of pipes: the configured ones, or defaults. A group of one member sends nothing to peers. It takes at most what a small
@@ -113,9 +127,19 @@ fn memory_sizes(world: &World, members: u32, config: &CclConfig) -> (u64, u64) {
     )
 }
 
-/// The number of channels of rows.
-pub(crate) fn row_channels(members: u32, channels: u32) -> u32 {
-    if members == 1 { 1 } else { channels.min(MOST_ROW_CHANNELS) }
+/// Blocks of a kernel that sums and norms rows, each with a channel of rows, and the threads of a block. A row is the work of one block, so that
+/// on large GPUs it has more threads than other blocks: half of those that a compiler counts on (`CCL_ROW_THREADS` in `ccl/row_codes.h`), so
+/// that two blocks fit on a multiprocessor, as the reservation of the communicator counts. A member alone norms in a kernel without channels.
+pub(crate) fn row_blocks(world: &World, members: u32, channels: u32) -> (u32, u32) {
+    let threads = threads(world).block_threads;
+    let is_wide = is_large(world) && world.device().runtime().kind() != RuntimeKind::Amd;
+    let blocks = if members == 1 { 0 } else { channels.min(MOST_ROW_CHANNELS) };
+    (blocks, if is_wide { 2 * threads } else { threads })
+}
+
+/// The longest row of such a kernel, bytes: two blocks have room on a multiprocessor.
+pub(crate) fn row_bytes(world: &World, members: u32) -> u64 {
+    longest_row(members, local_memory(world) / 2)
 }
 
 /// Local memory that a block can have, bytes.

@@ -125,14 +125,23 @@ def rms_norm_is_an_op_of_compiled_graphs(rank, size, gloo):
     groups = (torch.ones(4, 64), None, weight, 1e-5, 32, True, 4, torch.float8_e4m3fn, group)
     torch.library.opcheck(torch.ops.anabranch.all_reduce_rms_norm_fp8_groups, groups, test_utils=("test_schema", "test_faketensor"))
 
+    scaled = (torch.ones(4, 64), torch.ones(4, 64), weight, torch.ones(1), 1e-5, torch.float8_e4m3fn, group)
+    torch.library.opcheck(torch.ops.anabranch.all_reduce_rms_norm_fp8, scaled, test_utils=("test_schema", "test_faketensor"))
+
     @torch.compile(backend="aot_eager", fullgraph=True)
     def layer(x, residual):
         return rms_norm.all_reduce_rms_norm(x * 2, residual, weight)
 
-    residual = torch.full((4, 64), 3.0)
-    out = layer(torch.ones(4, 64), residual)
-    same(residual, torch.full((4, 64), 3.0 + 2 * size))
-    torch.testing.assert_close(out, torch.ones(4, 64), rtol=1e-5, atol=0)
+    torch.manual_seed(3)
+    parts, residual = [torch.randn(4, 64) for _ in range(size)], torch.randn(4, 64)
+    compiled, eager = residual.clone(), residual.clone()
+    out = layer(parts[rank], compiled)
+    same(out, rms_norm.all_reduce_rms_norm(parts[rank] * 2, eager, weight))
+    same(compiled, eager)
+    total = parts[0] * 2
+    for part in parts[1:]:
+        total = total + part * 2
+    torch.testing.assert_close(out, normed(total, residual, weight, 1e-6)[1], rtol=2**-20, atol=0)
 
 
 @check

@@ -6,7 +6,7 @@ use anabranch_elements::float8::{F8E4m3, F8E4m3Fnuz};
 use half::{bf16, f16};
 
 /// Partial sums of squares: `PARTIALS` in `ccl/row_codes.h`.
-const PARTIALS: usize = 256;
+const PARTIALS: usize = 1024;
 
 /// The norm of a call, on the host.
 #[derive(Clone, Debug)]
@@ -97,11 +97,9 @@ impl Norm {
             Scale::Groups(group) => {
                 let (mut output, mut scales) = (Vec::new(), Vec::new());
                 for group in normed.chunks(group) {
-                    let most = group.iter().fold(1e-10_f32, |most, value| {
-                        let magnitude = value.abs();
-                        if magnitude <= most { most } else { magnitude }
-                    });
-                    let scale = most / largest;
+                    // As bits, a NaN is the largest.
+                    let most = group.iter().map(|value| value.abs().to_bits());
+                    let scale = f32::from_bits(most.fold(1e-10_f32.to_bits(), u32::max)) / largest;
                     scales.push(scale);
                     output.extend(group.iter().map(|value| code(value / scale)));
                 }
@@ -118,15 +116,20 @@ impl Norm {
                 partial[unit % PARTIALS] += value * value;
             }
         }
-        let mut count = PARTIALS / 2;
-        while count > 0 {
-            for number in 0..count {
-                partial[number] += partial[number + count];
-            }
-            count /= 2;
-        }
-        partial[0]
+        let sums: Vec<f32> = partial.chunks(32).map(sum_of_32).collect();
+        sum_of_32(&sums)
     }
+}
+
+/// The sum of 32 values: i and i + 16, then i and i + 8, and so on.
+fn sum_of_32(values: &[f32]) -> f32 {
+    let mut sums = values.to_vec();
+    for step in [16, 8, 4, 2, 1] {
+        for number in 0..step {
+            sums[number] += sums[number + step];
+        }
+    }
+    sums[0]
 }
 
 /// As in `ccl/row_norm.h`.

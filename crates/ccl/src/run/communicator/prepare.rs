@@ -31,7 +31,7 @@ impl Communicator {
     /// of other members wait. Not collective: every member prepares the same call for itself, and nothing is exchanged.
     ///
     /// # Errors
-    /// Invalid calls ([`Error::Count`], [`Error::Type`], [`Error::Unsupported`], [`Error::Member`], [`Error::Missing`], [`Error::Overlap`],
+    /// Invalid calls ([`Error::Argument`], [`Error::Count`], [`Error::Type`], [`Error::Unsupported`], [`Error::Member`], [`Error::Missing`], [`Error::Overlap`],
     /// [`Error::Alignment`], [`Error::Foreign`]); a call that the algorithm or the nodes do not support ([`Error::Algorithm`],
     /// [`Error::Unmapped`]); different counts in groups of more than 64 members on one node ([`Error::Config`]); compiler errors. The
     /// communicator stays usable.
@@ -137,7 +137,8 @@ impl Communicator {
         if u64::from(row.units) * 8 > longest {
             return Err(norm.too_long(input, longest));
         }
-        Ok(Some(Norm { comm: &self.rows, row, blocks: self.world.multiprocessors().saturating_mul(4) }))
+        let (blocks, threads) = (self.world.multiprocessors().saturating_mul(2), self.limits.row_threads);
+        Ok(Some(Norm { comm: &self.rows, row, blocks, threads }))
     }
 
     /// The addresses of the heap and the output of each member, for copies by engine.
@@ -188,9 +189,8 @@ impl Communicator {
             LaunchShape { grid_blocks, block_threads, local_bytes: LinkLayout::local_bytes(self.size()) };
         let stage = |args| Stage::Kernel(Launch::new(kernel, args, shape.data_type, grid));
         let norm = self.norm(call)?;
-        let norm = norm.map(|norm| {
-            norm::alone(&norm, self.place(call.tensors().1.as_ref()).own, shape.data_type, plan.threads)
-        });
+        let norm =
+            norm.map(|norm| norm::alone(&norm, self.place(call.tensors().1.as_ref()).own, shape.data_type));
         let stages: Vec<_> = all.into_iter().map(stage).chain(norm).collect();
         let steps = stages.into_iter().map(|stage| self.step(stage)).collect::<Result<_>>()?;
         Ok(Prepared {

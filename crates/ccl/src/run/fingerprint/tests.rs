@@ -22,6 +22,7 @@ const fn fingerprint() -> Fingerprint {
         phased: 0,
         tensors: NOTHING,
         list: NOTHING,
+        norm_row: NOTHING,
     }
 }
 

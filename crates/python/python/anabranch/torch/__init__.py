@@ -16,7 +16,7 @@ Every rank waits at most the timeout of the first group (``deadline.operation``)
 
 from ._register import register
 
-__all__ = ["empty", "register", "world"]
+__all__ = ["empty", "register", "rms_norm", "world"]
 
 
 def __getattr__(name: str):
@@ -24,4 +24,8 @@ def __getattr__(name: str):
         from . import _world
 
         return getattr(_world, name)
+    if name == "rms_norm":
+        import importlib
+
+        return importlib.import_module(".rms_norm", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,11 +3,11 @@
     hidden = anabranch.torch.rms_norm.all_reduce_rms_norm(partial, residual, weight, 1e-6)
 
 in place of ``all_reduce(partial)``, ``residual += partial``, ``hidden = rms_norm(residual) * weight``. One kernel does it where the message
-is short (one to some dozens of tokens), else the fastest all_reduce and a kernel. The bits are those of the three steps with one rounding each,
-the same on every rank.
+is short (one to some dozens of tokens), else the fastest all_reduce and a kernel. ``residual`` has the bits of the separate steps; the normed
+values may differ from torch's in the last place, and are the same on every rank.
 
 Every op is collective over the group, has a fake kernel (``torch.compile`` keeps it in its graph), and can be captured by CUDA graphs
-once it has run. The ops have no gradients. Tensors are contiguous, float32, float16 or bfloat16; a row is a multiple of 16 bytes. ``partial`` in
+once it has run with tensors of the same shape and type. The ops have no gradients. Tensors are contiguous, float32, float16 or bfloat16; a row is a multiple of 16 bytes. ``partial`` in
 the symmetric heap (:func:`anabranch.torch.empty`) makes long messages faster.
 
 **The ops use ``partial`` up.** With a residual its values are undefined afterwards and ``residual`` holds the sum and the residual; without
@@ -46,14 +46,19 @@ def _run(name: str, partial: Tensor, residual: Tensor | None, weight: Tensor, ep
         raise ValueError(f"the rows of partial, of shape {tuple(partial.shape)}, and the weight, of {weight.numel()} elements, have different lengths")
     tensors = {"partial": partial, "residual": residual, "weight": weight}
     for what, tensor in tensors.items():
-        if tensor is not None and not tensor.is_contiguous():
+        if tensor is not None and (not tensor.is_contiguous() or tensor.is_neg()):
             raise ValueError(f"{what} is not contiguous: shape {tuple(tensor.shape)}, strides {tensor.stride()}")
     buffers = group._begin_call()
 
     def at(tensor: Tensor):
-        kept = buffers.output(tensor)
-        return _tensor(((group._located(kept), kept.numel()), kept.dtype))
+        return _tensor(((group._located(tensor), tensor.numel()), tensor.dtype))
 
+    for tensor in (weight, scales.get("scale")):
+        if tensor is not None:
+            buffers.input(tensor)
+    for tensor in (partial, residual, out, scales.get("scales")):
+        if tensor is not None:
+            buffers.output(tensor, is_input=True)
     named = {name: at(tensor) if isinstance(tensor, Tensor) else tensor for name, tensor in scales.items()}
     if residual is not None:
         named["residual"] = at(residual)

@@ -23,6 +23,8 @@ pub(super) struct Rows {
     pub(super) count: u64,
     /// Elements with a scale of their own, of an output in 8 bits.
     group: Option<u64>,
+    /// Whether there is a residual, which the kept rows replace; else they replace the input.
+    pub(super) has_residual: bool,
 }
 
 impl Rows {
@@ -36,13 +38,17 @@ impl Rows {
             _ if row.is_multiple_of(16) => Some(8),
             _ => row.is_multiple_of(8).then_some(row),
         };
-        Self { row, count, group }
+        Self { row, count, group, has_residual: draw.below(2) == 0 }
     }
 
-    /// Bytes of a round in the memory of norms: the weight, the output, the scales.
-    fn places(&self) -> [u64; 3] {
-        let weight = self.row * BYTES;
-        [0, weight, weight + self.count * self.row * BYTES]
+    /// Bytes of a round in the memory of norms: the weight, the residual, the output, the scales.
+    fn places(&self) -> [u64; 4] {
+        let (weight, rows) = (self.row * BYTES, self.count * self.row * BYTES);
+        [0, weight, weight + rows, weight + 2 * rows]
+    }
+
+    fn residual(&self) -> Vec<u8> {
+        (0..self.count * self.row).flat_map(|number| (number as f32 / 4.0 - 3.0).to_le_bytes()).collect()
     }
 
     fn norm(&self) -> Norm {
@@ -64,12 +70,15 @@ impl Rows {
         (memory, start): (Allocation, u64),
         input: u64,
     ) -> Result<RowNorm, Failure> {
-        let [weight, output, scales] = self.places().map(|place| start + place);
+        let [weight, residual, output, scales] = self.places().map(|place| start + place);
         bench.put(memory, weight, &self.weight())?;
+        if self.has_residual {
+            bench.put(memory, residual, &self.residual())?;
+        }
         let at = |offset: u64| memory.address() + offset;
         Ok(RowNorm {
-            residual: 0,
-            kept: input,
+            residual: if self.has_residual { at(residual) } else { 0 },
+            kept: if self.has_residual { at(residual) } else { input },
             weight: at(weight),
             output: at(output),
             scales: if self.group.is_some() { at(scales) } else { 0 },
@@ -92,9 +101,13 @@ impl Rows {
         (memory, start): (Allocation, u64),
         sum: &[u8],
     ) -> Result<(), String> {
-        let expected = self.norm().of(sum, None, &self.weight());
-        let [_, output, scales] = self.places().map(|place| start + place);
+        let residual = self.has_residual.then(|| self.residual());
+        let expected = self.norm().of(sum, residual.as_deref(), &self.weight());
+        let [_, kept, output, scales] = self.places().map(|place| start + place);
         let all = |place, length| bench.get::<u8>(memory, place, length).map_err(|error| error.to_string());
+        if self.has_residual && all(kept, expected.kept.len())? != expected.kept {
+            return Err("the kept rows differ".to_owned());
+        }
         if all(output, expected.output.len())? != expected.output {
             return Err("the normed rows differ".to_owned());
         }
@@ -107,8 +120,8 @@ impl Rows {
 
     /// The most bytes of a round in the memory of norms, for rows of at most `most` bytes.
     pub(super) fn most_bytes(most: u64) -> u64 {
-        // A row, rows as f32, and a scale for each.
+        // A row, the rows twice, and a scale for some elements.
         let row = (2 + 2 * (u64::from(PACKET_UNITS) + 1)) * 8;
-        (row + 2 * most + row).next_multiple_of(16)
+        (row + 3 * most).next_multiple_of(16)
     }
 }

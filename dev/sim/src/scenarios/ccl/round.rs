@@ -165,6 +165,7 @@ pub(super) fn plan_of(
         block_threads: threads,
         barrier_threads: threads,
         row_channels: blocks,
+        row_threads: threads,
         row_bytes: 1 << 10,
     };
     let (algorithm, blocks, phased) = (Some(algorithm), Some(blocks), Some(phased));
