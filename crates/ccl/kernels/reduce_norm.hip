@@ -151,19 +151,19 @@ static ANABRANCH_DEVICE void norm_rows(const Grid& grid, const ReduceNormArgs& a
 
 }  // namespace ccl
 
-ANABRANCH_KERNEL(anabranch_ccl_one_shot_norm, ReduceNormArgs, CCL_ROW_THREADS) {
+ANABRANCH_KERNEL(anabranch_ccl_one_shot_norm, ReduceNormArgs, ANABRANCH_WIDE_BLOCK) {
     ccl::on_channel(grid, args.comm, args.input, args.input, [&](ccl::Channel& channel) {
         ccl::norm_rows(grid, args, channel, [&](u64 row) { ccl::one_shot_row(grid, args, channel, row); });
     });
 }
-ANABRANCH_KERNEL(anabranch_ccl_two_shot_norm, ReduceNormArgs, CCL_ROW_THREADS) {
+ANABRANCH_KERNEL(anabranch_ccl_two_shot_norm, ReduceNormArgs, ANABRANCH_WIDE_BLOCK) {
     ccl::on_channel(grid, args.comm, args.input, args.input, [&](ccl::Channel& channel) {
         ccl::norm_rows(grid, args, channel, [&](u64 row) { ccl::two_shot_row(grid, args, channel, row); });
     });
 }
 
 // The sum is in memory.
-ANABRANCH_KERNEL(anabranch_ccl_rms_norm, RmsNormArgs, CCL_ROW_THREADS) {
+ANABRANCH_KERNEL(anabranch_ccl_rms_norm, RmsNormArgs, ANABRANCH_WIDE_BLOCK) {
     ccl::Rows rows = ccl::rows_of(grid, args.norm);
     for (u64 row = rows.begin; row < rows.end; ++row) {
         if (row != rows.begin) grid.block_barrier();

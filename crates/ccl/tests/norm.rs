@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::common::{all_well, failure, jit, on_ranks, world_config};
 use anabranch_ccl::{
-    Algorithm, Call, CclConfig, Check, Choice, Communicator, DataType, Error, LocationKind, Quantised,
-    RmsNorm, Tensor,
+    Across, Algorithm, Call, CclConfig, Check, Choice, Communicator, DataType, Error, LocationKind,
+    Quantised, RmsNorm, Tensor,
 };
 use anabranch_conformance::ccl::norm::{Norm, Normed, Scale, elements, values};
 use anabranch_conformance::ccl::oracle;
@@ -248,6 +248,30 @@ fn bits(ranks: u32, wave_width: u32, types: &[DataType]) {
 #[test]
 fn norm_after_a_sum_has_the_bits_of_the_reference() {
     bits(3, 4, &[DataType::Bf16]);
+}
+
+#[test]
+fn norm_after_a_sum_between_nodes_has_the_bits_of_the_reference() {
+    for across in [Across::Direct, Across::Node] {
+        let nodes = Some(Arc::from([0, 0, 1, 1]));
+        let config =
+            CclConfig { max_blocks: 2, staging_bytes: 64 << 10, across, nodes, ..CclConfig::default() };
+        all_well(on_ranks(4, 4, &world_config(), &jit(), |world| {
+            let stream = world.device().create_stream()?;
+            let mut communicator = Communicator::new(world, world.group(), config.clone())?;
+            let algorithm = None;
+            let plain = Case { algorithm, ..case(9, 160, DataType::Bf16) };
+            let alone = Case { has_residual: false, ..plain.clone() };
+            for case in [
+                plain,
+                Case { kept: Kept::Input, ..alone.clone() },
+                Case { kept: Kept::Nowhere, in_place: true, ..alone },
+            ] {
+                run(world, &mut communicator, &case, &stream)?;
+            }
+            Ok(())
+        }));
+    }
 }
 
 #[test]

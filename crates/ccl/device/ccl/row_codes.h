@@ -13,14 +13,7 @@ static constexpr u32 PARTIALS = 1024;
 static constexpr u32 TOGETHER = 32;
 static constexpr f32 LEAST_MAGNITUDE = 1e-10f;
 // Units of a thread whose loads are in flight at once.
-static constexpr u32 UNITS_AT_ONCE = 4;
-// Threads per block at most: a compiler then gives a thread so many registers that two blocks fit on a multiprocessor (row_blocks in
-// src/run/sizes.rs).
-#if defined(ANABRANCH_TARGET_AMD)
-#define CCL_ROW_THREADS 512
-#else
-#define CCL_ROW_THREADS 1024
-#endif
+static constexpr u32 UNITS_AT_ONCE = 2;
 static constexpr u32 UNIT_BYTES = 8;
 
 // Local memory: the partial sums, then the row.

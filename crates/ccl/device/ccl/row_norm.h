@@ -128,8 +128,9 @@ ANABRANCH_DEVICE void finish_row(const Grid& grid, const RowNorm& norm, u64 row)
             }
         }
     }
-    if (norm.format == NORM_PLAIN) return;  // lint: allow(return-before-barrier): the same in every thread
+    if (norm.format == NORM_PLAIN) return;
     // The code of 8 bits is long: here it is out of the way of the other one.
+    // lint: allow(return-before-barrier): the format is the call's, so that all threads return or none
     grid.block_barrier();
     if (norm.group == 0) {
         store_scaled<Element>(grid, norm, row);

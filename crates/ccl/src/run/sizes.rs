@@ -128,7 +128,7 @@ fn memory_sizes(world: &World, members: u32, config: &CclConfig) -> (u64, u64) {
 }
 
 /// Blocks of a kernel that sums and norms rows, each with a channel of rows, and the threads of a block. A row is the work of one block, so that
-/// on large GPUs it has more threads than other blocks: half of those that a compiler counts on (`CCL_ROW_THREADS` in `ccl/row_codes.h`), so
+/// on large GPUs it has more threads than other blocks: half of those that a compiler counts on (`ANABRANCH_WIDE_BLOCK` in `anabranch/target_*.h`), so
 /// that two blocks fit on a multiprocessor, as the reservation of the communicator counts. A member alone norms in a kernel without channels.
 pub(crate) fn row_blocks(world: &World, members: u32, channels: u32) -> (u32, u32) {
     let threads = threads(world).block_threads;

@@ -8,6 +8,9 @@
 //   releases on its own before the barrier (ANABRANCH_HAS_PER_WAVE_RELEASE).
 #pragma once
 
+// What kernels with wide blocks declare: 256 registers a thread, and blocks of 256 threads fit twice on a compute unit.
+#define ANABRANCH_WIDE_BLOCK 512
+
 #define ANABRANCH_HAS_PER_WAVE_RELEASE 1
 #define ANABRANCH_POLL_ACQUIRES 0
 #define ANABRANCH_KERNELS_END_RELEASED 0

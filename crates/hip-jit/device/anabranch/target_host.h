@@ -3,6 +3,9 @@
 // on a GPU.
 #pragma once
 
+// What kernels with wide blocks declare: nothing follows from it.
+#define ANABRANCH_WIDE_BLOCK 1024
+
 #include "anabranch/host_abi.h"
 
 #if defined(HOST_CUMULATIVE)

@@ -2,6 +2,9 @@
 // instruction (PTX ISA, "Memory Consistency Model").
 #pragma once
 
+// What kernels with wide blocks declare: 64 registers a thread, and blocks of 512 threads fit twice on a multiprocessor.
+#define ANABRANCH_WIDE_BLOCK 1024
+
 #define ANABRANCH_HAS_PER_WAVE_RELEASE 0
 #define ANABRANCH_POLL_ACQUIRES 1
 // A kernel's stores have arrived, at peers too, when it ends, and its loads are over (see publish.h).
