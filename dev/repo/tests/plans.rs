@@ -47,6 +47,40 @@ fn shape(collective: Collective, members: u32, bytes: u64, kind: LocationKind) -
     }
 }
 
+const LIMITS: Limits = Limits {
+    channels: 128,
+    block_threads: 256,
+    barrier_threads: 32,
+    row_channels: 32,
+    row_threads: 512,
+    row_bytes: 100 << 10,
+};
+
+/// A table of what would be done for a sum of rows with RMSNorm.
+fn norms(table: Option<&Table>) -> String {
+    const ROWS: [u64; 7] = [1, 4, 16, 32, 64, 128, 256];
+    let mut text = String::from("| memory | members |");
+    for rows in ROWS {
+        write!(text, " {rows} |").unwrap();
+    }
+    text.push_str("\n|---|---|---|---|---|---|---|---|---|");
+    for kind in [LocationKind::Local, LocationKind::Symmetric] {
+        for members in [2, 4, 8] {
+            let memory = if kind.is_reached() { "symmetric" } else { "local" };
+            write!(text, "\n| {memory} | {members} |").unwrap();
+            for rows in ROWS {
+                let sum = shape(Collective::AllReduce, members, rows * 7168 * 2, kind);
+                let sum = Shape { norm_row: Some(7168), ..sum };
+                let plan = CollectivePlan::new(&sum, &LIMITS, table, None).unwrap();
+                let then = if plan.norms { "" } else { ", then the norm" };
+                write!(text, " {} {} x {}{then} |", plan.algorithm, plan.blocks, plan.threads).unwrap();
+            }
+        }
+    }
+    text.push('\n');
+    text
+}
+
 /// A table of what would be done for messages of these sizes.
 fn collectives(table: Option<&Table>) -> String {
     const SIZES: [(&str, u64); 6] = [
@@ -57,14 +91,6 @@ fn collectives(table: Option<&Table>) -> String {
         ("16 MiB", 16 << 20),
         ("256 MiB", 256 << 20),
     ];
-    let limits = Limits {
-        channels: 128,
-        block_threads: 256,
-        barrier_threads: 32,
-        row_channels: 0,
-        row_threads: 256,
-        row_bytes: 0,
-    };
     let mut text = String::from("| collective | memory | members |");
     for (size, _) in &SIZES {
         write!(text, " {size} |").unwrap();
@@ -80,7 +106,7 @@ fn collectives(table: Option<&Table>) -> String {
                 write!(text, "\n| {collective} | {memory} | {members} |").unwrap();
                 for (_, bytes) in SIZES {
                     let shape = shape(collective, members, bytes, kind);
-                    let plan = CollectivePlan::new(&shape, &limits, table, None).unwrap();
+                    let plan = CollectivePlan::new(&shape, &LIMITS, table, None).unwrap();
                     let phased = if plan.phased { " phased" } else { "" };
                     write!(text, " {}{phased} {} x {} |", plan.algorithm, plan.blocks, plan.threads).unwrap();
                 }
@@ -96,9 +122,11 @@ fn plans_of_collectives() {
     let measured = Table::embedded("NVIDIA H200").unwrap();
     let text = format!(
         "# Plans of collectives\n\nAlgorithm, blocks x threads, of sums and moves of bf16 by the size of the message. Written by\n\
-         `UPDATE_EXPECT=1 cargo test -p anabranch-repo --test it -- plans::`.\n\n## Where nothing was measured\n\n{}\n## By the table of the H200\n\n{}",
+         `UPDATE_EXPECT=1 cargo test -p anabranch-repo --test it -- plans::`.\n\n## Where nothing was measured\n\n{}\n## By the table of the H200\n\n{}\n\
+         ## All-reduce and RMSNorm of rows of 7168, by rows, with the table of the H200\n\n{}",
         collectives(None),
-        collectives(Some(&measured))
+        collectives(Some(&measured)),
+        norms(Some(&measured))
     );
     expect_file!["plans/collectives.md"].assert_eq(&text);
 }
