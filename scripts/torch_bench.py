@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""`torch.distributed.all_reduce` through the backend anabranch beside NCCL's (gloo's on the CPU), and dispatch and combine, as a table.
+"""`torch.distributed.all_reduce` through the backend anabranch beside NCCL's (gloo's on the CPU), all_reduce with RMSNorm beside its steps, and
+dispatch and combine, as tables.
 
-    torchrun --nproc-per-node 2 scripts/torch_bench.py [--largest 1G] [--dtype bf16] [--calls 50] [--one-gpu]
+    torchrun --nproc-per-node 2 scripts/torch_bench.py [--only rms_norm] [--largest 1G] [--dtype bf16] [--calls 50] [--one-gpu]
 
 Microseconds of a call, of the slowest rank; the median of five runs of `--calls` calls. `eager` is the time of calls one after the other,
 `graph` that of as many calls in one CUDA graph, `host` the time until an eager call returns. `heap` has the tensor in the symmetric heap

@@ -185,7 +185,6 @@ def graph_of_a_sum_with_a_factor_on_the_device(of: Rank) -> None:
 
 @graph_check
 def graph_of_sums_with_rms_norm(of: Rank) -> None:
-    torch.manual_seed(of.rank)
     for rows, is_heap in ((1, False), (7, True), (64, False), (300, True), (300, False)):
         hidden, kind = 7168, torch.bfloat16
         x = anabranch.torch.empty(rows, hidden, dtype=kind) if is_heap else torch.empty(rows, hidden, dtype=kind, device=of.device)
@@ -200,11 +199,11 @@ def graph_of_sums_with_rms_norm(of: Rank) -> None:
         second = torch.empty_like(x)
         x.zero_(), residual.zero_(), second.zero_()
         graph, results = captured(call)
-        for _ in range(3):
+        for replay in range(3):
+            torch.manual_seed(2000 + 100 * replay + of.rank)
             x.copy_(torch.randn(rows, hidden, device=of.device)), second.copy_(torch.randn(rows, hidden, device=of.device))
-            torch.manual_seed(1000)
+            torch.manual_seed(1000 + replay)
             residual.copy_(torch.randn(rows, hidden, device=of.device))
-            torch.manual_seed(int(torch.randint(1 << 30, (1,))) + of.rank)
             sums = [x.clone(), second.clone()]
             for sum in sums:
                 dist.all_reduce(sum)

@@ -136,7 +136,7 @@ static ANABRANCH_DEVICE void two_shot_row(const Grid& grid, const ReduceNormArgs
     }
 }
 
-// `sum_row(channel, row)` keeps a row, and ends with a barrier.
+// `sum_row(row)` keeps a row, and ends with a barrier.
 template <class SumRow>
 static ANABRANCH_DEVICE void norm_rows(const Grid& grid, const ReduceNormArgs& args, Channel& channel, SumRow sum_row) {
     Rows rows = rows_of(grid, args.norm);

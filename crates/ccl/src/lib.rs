@@ -69,7 +69,7 @@ pub mod lowered {
         MOST_TRANSFERS, PipeState, Pipes, PipesArgs, ROW_WORDS, Segment, Transfer,
     };
     pub use crate::device::channel::{ChannelLayout, PACKET_UNITS};
-    pub use crate::device::norm::{PARTIAL_BYTES, RowNorm};
+    pub use crate::device::norm::RowNorm;
     pub use crate::device::pipes::PipeLayout;
     pub use crate::lower::engine::Gathered;
     pub use crate::lower::launch::{Launch, Stage};

@@ -199,6 +199,7 @@ impl Communicator {
         ];
         norm::check_rows(&arrays[0], &arrays[1])?;
         let shape = arrays[0].shape().to_vec();
+        norm::check_shape("out", &arrays[2], &shape)?;
         let mut add = |array: Option<Array>| {
             array.map(|array| {
                 arrays.push(array);
@@ -207,6 +208,9 @@ impl Communicator {
         };
         let residual = self.optional("residual", residual)?;
         let kept = self.optional("kept", kept)?.map(Array::written).transpose()?;
+        for (name, array) in [("residual", &residual), ("kept", &kept)] {
+            array.as_ref().map_or(Ok(()), |array| norm::check_shape(name, array, &shape))?;
+        }
         let residual = match kept {
             None => residual.map(Array::written).transpose()?,
             Some(_) => residual,

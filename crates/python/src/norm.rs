@@ -30,7 +30,7 @@ pub(crate) enum Scales {
 /// `UsageError`.
 pub(crate) fn check_rows(input: &Array, weight: &Array) -> PyResult<()> {
     let shape = input.shape();
-    // Rows one after the other have one dimension.
+    // An input of one dimension holds its rows one after the other.
     if shape.len() < 2 || shape.last() == Some(&weight.count()) {
         return Ok(());
     }
@@ -38,6 +38,18 @@ pub(crate) fn check_rows(input: &Array, weight: &Array) -> PyResult<()> {
         "the last dimension of input, of shape {shape:?}, must be the weight's {} elements",
         weight.count()
     )))
+}
+
+/// Checks that a tensor has the shape of the input, where both have one.
+///
+/// # Errors
+/// `UsageError`.
+pub(crate) fn check_shape(name: &str, tensor: &Array, input: &[u64]) -> PyResult<()> {
+    let shape = tensor.shape();
+    if shape.len() < 2 || input.len() < 2 || shape == input {
+        return Ok(());
+    }
+    Err(usage(format!("{name} has the shape {shape:?}; the input's {input:?} is needed")))
 }
 
 /// Checks the shape of scales of groups, where they and the input have one.

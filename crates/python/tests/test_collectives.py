@@ -67,7 +67,8 @@ def test_rms_norm_after_a_sum(settings):
         for arguments, words in [
             ({"scale": scales, "scales": scales}, "not both"),
             ({"epsilon": -1.0}, "epsilon is -1"),
-            ({"residual": residual[:3]}, "the residual has 192 elements; it must have 384"),
+            ({"residual": residual[:3]}, r"residual has the shape \[3, 64\]; the input's \[6, 64\] is needed"),
+            ({"residual": residual.ravel()[:192]}, "the residual has 192 elements; it must have 384"),
             ({"scales": numpy.zeros((6, 1), numpy.float32), "group_size": 32}, r"\[6, 2\] is needed"),
         ]:
             with pytest.raises(anabranch.UsageError, match=words):

@@ -50,7 +50,7 @@ impl Case {
             | Protocol::CclFingerprint
             | Protocol::CclHops
             | Protocol::CclPackets => 4,
-            // Two of them in a row of the same form, so that a row is overwritten.
+            // Each form once.
             Protocol::CclNorm => 5,
             // Each form once.
             Protocol::Ccl => 19,

@@ -41,7 +41,9 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::CclMove => "collectives that move bytes, and the barrier; --staged for epochs of two bits",
         Protocol::CclPackets => "reductions in packets; --staged for epochs of two bits",
         Protocol::CclBulk => "reductions that pull or push; --staged for epochs of two bits",
-        Protocol::CclNorm => "sums with a norm of their rows, in packets; --staged for epochs of two bits",
+        Protocol::CclNorm => {
+            "sums with a norm of their rows, in one kernel or two; --staged for epochs of two bits"
+        }
         Protocol::CclHops => {
             "broadcasts and reductions to a root in two hops; --staged for epochs of two bits"
         }

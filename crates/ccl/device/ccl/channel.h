@@ -1,5 +1,5 @@
-// Channels: the state that one block of a collective owns at every rank. Channel b of a communicator belongs to block b of the kernel of
-// each member. Channels share nothing, so that unused channels keep valid epochs in launches with fewer blocks. Launches of a communicator
+// Channels: the state that one block of a collective owns at every rank. Channel b of a set belongs to block b of the kernel of
+// each member; a communicator has a set for sums with a norm, and one for all other calls. Channels share nothing, so that unused channels keep valid epochs in launches with fewer blocks. Launches of a communicator
 // are ordered at each rank (one stream, or streams that wait for each other), so the uses of a channel are one sequence at each member.
 //
 // A channel has three counters, which only its own block accesses and which advance equally on all members, since all launch the same plans

@@ -409,7 +409,7 @@ impl<'a> Call<'a> {
             all.extend(pairs.iter().flat_map(|(output, input)| [*output, *input]));
         }
         if let Self::AllReduceRmsNorm { norm, .. } = self {
-            all.extend(norm.tensors().map(|(tensor, _)| tensor));
+            all.extend(norm.tensors());
         }
         if let Some(messages) = self.messages() {
             all.extend(messages.iter().map(|message| *message.tensor()));

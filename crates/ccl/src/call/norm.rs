@@ -61,16 +61,16 @@ impl<'a> RmsNorm<'a> {
         self.weight.count()
     }
 
-    /// Every tensor but the input, and whether it is written.
-    pub(crate) fn tensors(&self) -> impl Iterator<Item = (Tensor<'a>, bool)> {
-        let scales = self.quantised.map(|quantised| match quantised {
-            Quantised::By(scale) => (scale, false),
-            Quantised::Groups { scales, .. } => (scales, true),
-        });
-        let read = |tensor| (tensor, false);
-        let written = |tensor| (tensor, true);
-        let rows = [self.residual.map(read), self.kept.map(written), scales];
-        rows.into_iter().flatten().chain([read(self.weight), written(self.output)])
+    /// Every tensor but the input.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = Tensor<'a>> {
+        let all = [self.residual, self.kept, self.scales(), Some(self.weight), Some(self.output)];
+        all.into_iter().flatten()
+    }
+
+    fn scales(&self) -> Option<Tensor<'a>> {
+        self.quantised.map(|quantised| match quantised {
+            Quantised::By(scales) | Quantised::Groups { scales, .. } => scales,
+        })
     }
 
     /// Checks types and counts beside those of the input.
@@ -168,12 +168,10 @@ impl<'a> RmsNorm<'a> {
     /// Checks alignment and overlaps of all tensors.
     ///
     /// # Errors
-    /// [`Error::Argument`], [`Error::Overlap`], [`Error::Foreign`].
+    /// [`Error::Argument`], [`Error::Alignment`], [`Error::Overlap`], [`Error::Foreign`].
     pub(crate) fn check_places(&self, input: &Tensor<'a>, team: &Team) -> Result<()> {
         let at = |tensor: &Tensor<'_>| Ok::<_, Error>(tensor.address(team)?.0);
-        let scales = self.quantised.map(|quantised| match quantised {
-            Quantised::By(scales) | Quantised::Groups { scales, .. } => scales,
-        });
+        let scales = self.scales();
         let wide = [Some(*input), self.residual, self.kept, Some(self.weight), Some(self.output)];
         for tensor in wide.iter().flatten() {
             let address = at(tensor)?;
@@ -234,7 +232,7 @@ impl<'a> RmsNorm<'a> {
         }
     }
 
-    /// The norm as kernels see it, with its local memory at `local`.
+    /// The norm as kernels see it. The launch sets its place in local memory.
     pub(crate) fn arguments(&self, input: &Tensor<'_>, team: &Team) -> Result<RowNorm> {
         let at = |tensor: Option<&Tensor<'_>>| {
             tensor.map_or(Ok::<_, Error>(0), |tensor| Ok(tensor.address(team)?.0))
@@ -257,7 +255,7 @@ impl<'a> RmsNorm<'a> {
             rows: input.count() / self.row(),
             units: (self.row() * u64::from(input.data_type().bytes()) / UNIT_BYTES) as u32,
             group,
-            format: if self.quantised.is_some() { self.format() } else { NORM_PLAIN },
+            format: self.format(),
             local: 0,
             epsilon: self.epsilon,
             padding: 0,

@@ -12,7 +12,7 @@ pub(crate) const NORM_E4M3_FNUZ: u32 = 2;
 /// Bytes of a unit of a row: `UNIT_BYTES` in `ccl/row_codes.h`.
 pub(crate) const UNIT_BYTES: u64 = 8;
 /// Local memory for the sums of squares: four times `PARTIALS` in `ccl/row_codes.h`.
-pub const PARTIAL_BYTES: u32 = 4 * 1024;
+pub(crate) const PARTIAL_BYTES: u32 = 4 * 1024;
 
 device_struct! {
     /// RMSNorm of the rows of a sum. Addresses are of memory of this rank.

@@ -87,7 +87,7 @@ pub fn lowered(job: &Job<'_>) -> Result<Vec<Stage>> {
     let stages = match &job.norm {
         _ if !is_its => Err(recipe.is_for),
         None => stages(job),
-        Some(norm) => norm::stages(job, norm, stages),
+        Some(norm) => norm::stages(job, norm),
     };
     stages.map_err(|reason| Error::Algorithm { collective, algorithm: recipe.algorithm, reason })
 }

@@ -39,11 +39,7 @@ pub(crate) fn longest_alone(local_memory: u32) -> u64 {
     local_memory.saturating_sub(PARTIAL_BYTES).into()
 }
 
-pub(super) fn stages(
-    job: &Job<'_>,
-    norm: &Norm<'_>,
-    sum: impl FnOnce(&Job<'_>) -> Reasoned<Vec<Stage>>,
-) -> Reasoned<Vec<Stage>> {
+pub(super) fn stages(job: &Job<'_>, norm: &Norm<'_>) -> Reasoned<Vec<Stage>> {
     let Tensors::One(buffers, _) = job.tensors else { return Err("it has one input") };
     if let (true, Some(kernel)) = (job.plan.norms, job.plan.recipe.normed) {
         let (local, local_bytes) = local(&norm.row, local_bytes(job.shape.members));
@@ -53,7 +49,7 @@ pub(super) fn stages(
         let shape = LaunchShape { grid_blocks: blocks, block_threads: threads, local_bytes };
         return Ok(vec![Stage::Kernel(Launch::new(kernel, arguments, job.shape.data_type, shape))]);
     }
-    let mut stages = sum(job)?;
+    let mut stages = super::stages(job)?;
     stages.push(alone(norm, buffers.input.own, job.shape.data_type));
     Ok(stages)
 }

@@ -15,8 +15,9 @@ const BULK_GRAIN: u64 = 32 << 10;
 /// Bytes of a message per block where copy engines move the contributions and a kernel reduces. Large, because copy engines are chosen to
 /// leave the compute units to other work.
 const ENGINE_GRAIN: u64 = 1 << 20;
-/// The longest message whose sum and norm one kernel does, and the most bytes that a member sends in one hop with more than two members.
+/// The longest message whose sum and norm one kernel does, unless an algorithm is requested.
 const ROWS_UP_TO: u64 = 1 << 20;
+/// The most payload that a member sends in one hop there, with more than two members.
 const ONE_HOP_UP_TO: u64 = 256 << 10;
 /// Bytes of a message from which `push` with phases is faster.
 const PHASED_FROM: u64 = 48 << 20;
@@ -131,12 +132,12 @@ impl Limits {
 
     /// The rows of a call whose sum and norm one kernel can do.
     fn rows(&self, shape: &Shape) -> Option<u64> {
-        let row = shape.norm_row.filter(|_| self.row_channels > 0)?;
+        let row = shape.norm_row.filter(|row| *row > 0 && self.row_channels > 0)?;
         (row * u64::from(shape.data_type.bytes()) <= self.row_bytes).then(|| shape.count / row)
     }
 
-    /// The algorithm of a sum and norm in one kernel, where that is expected to be faster than a kernel for each. Arithmetic: packets carry
-    /// half of their bytes, a second kernel takes some microseconds, and a second hop one, in which a link moves about 256 KiB in packets.
+    /// The algorithm of a sum and norm in one kernel, where that is expected to be faster than a kernel for each. Arithmetic: half of a
+    /// packet is payload, a second kernel takes some microseconds, and a second hop one, in which a link moves about 256 KiB in packets.
     fn fastest_of_rows(&self, shape: &Shape) -> Option<Algorithm> {
         self.rows(shape)?;
         let (bytes, peers) = (shape.bytes(), u64::from(shape.members) - 1);

@@ -168,7 +168,7 @@ impl Communicator {
         let team = world.team(group)?;
         let layouts = Layouts::new(world, group.size(), channels, &config, nodes.is_some());
         let Layouts { comm: layout, pipes: pipe_layout, links, end, .. } = layouts;
-        let nodes_are_mapped = nodes.is_none();
+        let is_one_node = nodes.is_none();
         let mut memory = world.allocate(group, end, ALIGNMENT, "ccl channels")?;
         let links = links.map(|layout| layout.links(team.view(), &memory, OPERATION.0));
         #[cfg(feature = "rdma")]
@@ -187,7 +187,7 @@ impl Communicator {
             OPERATION.0,
         );
         let (row_channels, row_threads) = row_blocks(world, group.size(), channels);
-        let row_channels = if nodes_are_mapped { row_channels } else { 0 };
+        let row_channels = if is_one_node { row_channels } else { 0 };
         let row_bytes = row_bytes(world, group.size());
         let limits = Limits { channels, row_channels, row_threads, row_bytes, ..threads(world) };
         let checking = match (config.check, units.get(&key(kernels::FINGERPRINT.unit(), DataType::U8))) {

@@ -22,8 +22,10 @@ const CHANNELS_ALONE: u32 = 32;
 
 /// Channels with packets for long rows: the most blocks of a kernel that sums and norms rows. As many fill a link.
 const MOST_ROW_CHANNELS: u32 = 32;
+/// Local memory of a block that is not the kernel's: the launch header, and on NVIDIA 1 KiB of the driver.
+const OF_RUNTIME: u32 = 2048;
 /// Their packets of one source, stage and parity on large GPUs: a row of 8192 elements of two bytes in one epoch. In groups of more than
-/// eight members less, so that they take no more than 32 MiB.
+/// eight members fewer, so that they take 32 MiB in groups of up to 256.
 const ROW_PACKET_UNITS: u32 = 2048;
 
 impl Communicator {
@@ -139,7 +141,7 @@ pub(crate) fn row_blocks(world: &World, members: u32, channels: u32) -> (u32, u3
 
 /// The longest row of such a kernel, bytes: two blocks have room on a multiprocessor.
 pub(crate) fn row_bytes(world: &World, members: u32) -> u64 {
-    longest_row(members, local_memory(world) / 2)
+    longest_row(members, (local_memory(world) / 2).saturating_sub(OF_RUNTIME))
 }
 
 /// Local memory that a block can have, bytes.

@@ -1,5 +1,5 @@
 //! What an RMSNorm after a sum must give, from the bytes of the sum, in plain loops. Squares are added one after the other to the partial
-//! sums that the call documents, so that all bits are known.
+//! sums that `ccl/row_norm.h` documents, so that all bits are known.
 
 use anabranch_ccl::DataType;
 use anabranch_elements::float8::{F8E4m3, F8E4m3Fnuz};

@@ -12,6 +12,7 @@ use crate::call::tensor::Tensor;
 use crate::call::{Call, in_place, many, message};
 use crate::device::args::{BufferView, MOST_UNEVEN};
 use crate::device::kernels;
+use crate::device::norm::UNIT_BYTES;
 use crate::device::pipes::PipeLayout;
 use crate::lower;
 use crate::lower::launch::{Launch, LoadedLaunch, Stage};
@@ -60,11 +61,7 @@ impl Communicator {
         }
         let table = self.table.as_deref();
         let plan = Plan::chosen(&shape, &self.limits, table, choice)?;
-        match call {
-            Call::AllGatherMany(pairs) => many::check(pairs, &self.team)?,
-            Call::AllReduceRmsNorm { input, norm } => norm.check_places(input, &self.team)?,
-            _ => in_place::check(call, &shape, &self.team)?,
-        }
+        self.check_places(call, &shape)?;
         let (stages, table) = self.lowered(call, &shape, &plan)?;
         let steps = stages.into_iter().map(|stage| self.step(stage)).collect::<Result<_>>()?;
         let description = match call {
@@ -129,16 +126,27 @@ impl Communicator {
         Ok((stages, table))
     }
 
+    /// Checks the alignment and the overlaps of tensors.
+    fn check_places(&self, call: &Call<'_>, shape: &Shape) -> Result<()> {
+        match call {
+            Call::AllGatherMany(pairs) => many::check(pairs, &self.team),
+            Call::AllReduceRmsNorm { input, norm } => norm.check_places(input, &self.team),
+            _ => in_place::check(call, shape, &self.team),
+        }
+    }
+
     /// The norm of a call.
     fn norm(&self, call: &Call<'_>) -> Result<Option<Norm<'_>>> {
         let Call::AllReduceRmsNorm { input, norm } = call else { return Ok(None) };
         let row = norm.arguments(input, &self.team)?;
         let longest = norm::longest_alone(local_memory(&self.world));
-        if u64::from(row.units) * 8 > longest {
+        if u64::from(row.units) * UNIT_BYTES > longest {
             return Err(norm.too_long(input, longest));
         }
-        let (blocks, threads) = (self.world.multiprocessors().saturating_mul(2), self.limits.row_threads);
-        Ok(Some(Norm { comm: &self.rows, row, blocks, threads }))
+        // Two blocks fit on a multiprocessor. They wait for nobody, so only a configured number limits them.
+        let is_limited = self.config.max_blocks > 0 || self.config.shared_blocks > 0;
+        let blocks = if is_limited { self.limits.channels } else { 2 * self.world.multiprocessors() };
+        Ok(Some(Norm { comm: &self.rows, row, blocks, threads: self.limits.row_threads }))
     }
 
     /// The addresses of the heap and the output of each member, for copies by engine.
@@ -177,11 +185,7 @@ impl Communicator {
             return Err(internode.refuse_messages());
         }
         let plan = internode.plan(&shape, &self.limits, choice)?;
-        match call {
-            Call::AllGatherMany(pairs) => many::check(pairs, &self.team)?,
-            Call::AllReduceRmsNorm { input, norm } => norm.check_places(input, &self.team)?,
-            _ => in_place::check(call, &shape, &self.team)?,
-        }
+        self.check_places(call, &shape)?;
         let (all, table) = internode.arguments(&self.team, call, (&shape, &plan, counts_of(call)))?;
         let kernel = if shape.collective.reduces() { kernels::NETWORK_REDUCE } else { kernels::NETWORK_MOVE };
         let (grid_blocks, block_threads) = (plan.blocks, plan.threads);

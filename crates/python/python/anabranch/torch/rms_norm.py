@@ -44,22 +44,17 @@ def _run(name: str, partial: Tensor, residual: Tensor | None, weight: Tensor, ep
     group = _group(name)
     if not 1 <= partial.dim() or partial.shape[-1] != weight.numel():
         raise ValueError(f"the rows of partial, of shape {tuple(partial.shape)}, and the weight, of {weight.numel()} elements, have different lengths")
-    tensors = {"partial": partial, "residual": residual, "weight": weight}
-    for what, tensor in tensors.items():
+    for what, tensor in {"partial": partial, "residual": residual, "weight": weight, "scale": scales.get("scale")}.items():
         if tensor is not None and (not tensor.is_contiguous() or tensor.is_neg()):
-            raise ValueError(f"{what} is not contiguous: shape {tuple(tensor.shape)}, strides {tensor.stride()}")
+            raise ValueError(f"{what} is not contiguous, or a negated view: shape {tuple(tensor.shape)}, strides {tensor.stride()}")
     buffers = group._begin_call()
 
     def at(tensor: Tensor):
-        return _tensor(((group._located(tensor), tensor.numel()), tensor.dtype))
+        # Contiguous: the memory is the tensor's own. It is kept until the call is over.
+        kept = buffers.output(tensor, is_input=True)
+        return _tensor(((group._located(kept), kept.numel()), kept.dtype))
 
-    for tensor in (weight, scales.get("scale")):
-        if tensor is not None:
-            buffers.input(tensor)
-    for tensor in (partial, residual, out, scales.get("scales")):
-        if tensor is not None:
-            buffers.output(tensor, is_input=True)
-    named = {name: at(tensor) if isinstance(tensor, Tensor) else tensor for name, tensor in scales.items()}
+    named = {what: at(value) if isinstance(value, Tensor) else value for what, value in scales.items()}
     if residual is not None:
         named["residual"] = at(residual)
     given, by, to = at(partial), at(weight), at(out)
@@ -101,6 +96,8 @@ def _scales(partial: Tensor, group_size: int, is_column_major: bool, alignment: 
     """Memory of scales, and the elements between two columns."""
     if group_size < 1 or partial.shape[-1] % group_size:
         raise ValueError(f"group_size is {group_size}; a divisor of the row's {partial.shape[-1]} elements is needed")
+    if alignment < 1:
+        raise ValueError(f"alignment is {alignment}; a positive number of rows is needed")
     groups, rows = partial.shape[-1] // group_size, partial.numel() // partial.shape[-1]
     if not is_column_major:
         return partial.new_empty(rows, groups, dtype=torch.float32), None
