@@ -60,7 +60,7 @@ pub struct CclConfig {
     pub max_blocks: u32,
     /// For programs with many groups, which choose it; no setting. With `max_blocks` 0: a further limit of the blocks of a launch, 1 to 1024,
     /// and at most a third of the free blocks in place of five eighths. With 64 a dozen communicators fit on an H200, of 64, 64, 45, 30, 20,
-    /// 14, 9, 6, 4, 3, 2 and 1 blocks. 0: the rule of `max_blocks`.
+    /// 14, 9, 6, 4, 3, 2 and 1 blocks. 0: the rule of `max_blocks`. It does not limit a kernel that only norms rows, which waits for no peer.
     pub shared_blocks: u32,
     /// Bytes of the symmetric heap for staging (`ccl.staging_bytes`), 0 or 4096 to 2^40, shared by all blocks and members. 0: an eighth of
     /// the heap, at most 512 MiB, on a large GPU; 4 MiB on a small device. In a group of one member at most 4 MiB. `push` handles larger
