@@ -70,6 +70,10 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// Those of calls of collectives, but for [`Self::Ccl`], which has several of them in a run.
+    pub const COLLECTIVES: [Self; 6] =
+        [Self::CclMove, Self::CclPackets, Self::CclBulk, Self::CclHops, Self::CclNorm, Self::CclEngine];
+
     /// All of them.
     pub const ALL: &'static [Self] = &[
         Self::Ep,

@@ -153,14 +153,7 @@ fn gathers_signals_and_atomics_are_right_under_every_seed() {
 /// `parts` of each range of seeds are run: one of five in the default test.
 fn collectives(parts: u64) {
     let few = |case: &Case, seeds: u64| clean(case, 0..seeds * parts / 5);
-    for protocol in [
-        Protocol::CclMove,
-        Protocol::CclPackets,
-        Protocol::CclBulk,
-        Protocol::CclHops,
-        Protocol::CclNorm,
-        Protocol::CclEngine,
-    ] {
+    for protocol in Protocol::COLLECTIVES {
         few(&Case::new(protocol, 2), 50);
         few(&with(protocol, 3, |case| (case.staged, case.rounds, case.blocks) = (true, 9, 1)), 20);
         // More members than sources that are polled or loaded at once; as many lanes of a block as members, and fewer.

@@ -7,7 +7,6 @@ use crate::device::args::CommView;
 use crate::device::kernels;
 use crate::device::norm::{PARTIAL_BYTES, ReduceNormArgs, RmsNormArgs, RowNorm, UNIT_BYTES};
 use crate::lower::launch::{Launch, Stage};
-use crate::plan::Plan;
 use crate::types::DataType;
 
 /// The norm of a job.
@@ -42,12 +41,12 @@ pub(crate) fn longest_alone(local_memory: u32) -> u64 {
 pub(super) fn stages(job: &Job<'_>, norm: &Norm<'_>) -> Reasoned<Vec<Stage>> {
     let Tensors::One(buffers, _) = job.tensors else { return Err("it has one input") };
     if let (true, Some(kernel)) = (job.plan.norms, job.plan.recipe.normed) {
-        let (local, local_bytes) = local(&norm.row, local_bytes(job.shape.members));
-        let arguments =
-            ReduceNormArgs { comm: *norm.comm, input: buffers.input, norm: RowNorm { local, ..norm.row } };
-        let Plan { blocks, threads, .. } = *job.plan;
-        let shape = LaunchShape { grid_blocks: blocks, block_threads: threads, local_bytes };
-        return Ok(vec![Stage::Kernel(Launch::new(kernel, arguments, job.shape.data_type, shape))]);
+        let (local, end) = local(&norm.row, local_bytes(job.shape.members));
+        let row = RowNorm { local, ..norm.row };
+        let arguments = ReduceNormArgs { comm: *norm.comm, input: buffers.input, norm: row };
+        let mut launch = job.launch(kernel, arguments);
+        launch.shape.local_bytes = end;
+        return Ok(vec![Stage::Kernel(launch)]);
     }
     let mut stages = super::stages(job)?;
     stages.push(alone(norm, buffers.input.own, job.shape.data_type));

@@ -29,7 +29,7 @@ use crate::run::nodes;
 #[cfg(not(feature = "rdma"))]
 use crate::run::nodes::Internode;
 use crate::run::prepared::Prepared;
-use crate::run::sizes::{Layouts, local_memory, row_blocks, row_bytes, speeds, threads, wanted_channels};
+use crate::run::sizes::{Layouts, local_memory, row_bytes, speeds, threads, wanted_channels};
 use crate::run::work::Work;
 use crate::types::{Collective, DataType, Error, Result, Shape};
 
@@ -168,7 +168,6 @@ impl Communicator {
         let team = world.team(group)?;
         let layouts = Layouts::new(world, group.size(), channels, &config, nodes.is_some());
         let Layouts { comm: layout, pipes: pipe_layout, links, end, .. } = layouts;
-        let is_one_node = nodes.is_none();
         let mut memory = world.allocate(group, end, ALIGNMENT, "ccl channels")?;
         let links = links.map(|layout| layout.links(team.view(), &memory, OPERATION.0));
         #[cfg(feature = "rdma")]
@@ -186,10 +185,9 @@ impl Communicator {
             memory.address().offset(rows_at),
             OPERATION.0,
         );
-        let (row_channels, row_threads) = row_blocks(world, group.size(), channels);
-        let row_channels = if is_one_node { row_channels } else { 0 };
+        let row_channels = layouts.row_channels;
         let row_bytes = row_bytes(world, group.size());
-        let limits = Limits { channels, row_channels, row_threads, row_bytes, ..threads(world) };
+        let limits = Limits { channels, row_channels, row_bytes, ..threads(world) };
         let checking = match (config.check, units.get(&key(kernels::FINGERPRINT.unit(), DataType::U8))) {
             (Check::Fingerprint, Some(unit)) => {
                 let (threads, local) = (limits.block_threads, local_bytes(group.size()));

@@ -60,6 +60,8 @@ pub(crate) struct Layouts {
     pub(crate) pipes: PipeLayout,
     /// Start and layout of the channels with packets for long rows (`kernels/reduce_norm.hip`).
     pub(crate) rows: (u64, ChannelLayout),
+    /// Their number.
+    pub(crate) row_channels: u32,
     pub(crate) links: Option<LinkLayout>,
     /// Bytes in total.
     pub(crate) end: u64,
@@ -79,7 +81,7 @@ impl Layouts {
             let pipes = PipeLayout::new(comm.bytes, members, 1, 0);
             let links = LinkLayout::new(pipes.end, members, channels, staging);
             let rows = (links.end, ChannelLayout::with(members, 0, 0, 0));
-            return Self { comm, pipes, rows, links: Some(links), end: links.end };
+            return Self { comm, pipes, rows, row_channels: 0, links: Some(links), end: links.end };
         }
         let comm = ChannelLayout::new(members, channels, PACKET_UNITS, staging);
         // Messages of a single member have one block (`prepare_messages`), for which one pipe with large slots is best.
@@ -89,9 +91,10 @@ impl Layouts {
         } else {
             PACKET_UNITS
         };
-        let rows = ChannelLayout::with(members, row_blocks(world, members, channels).0, row_units, 0);
+        let row_channels = row_channels(members, channels);
+        let rows = ChannelLayout::with(members, row_channels, row_units, 0);
         let start = pipes.end.next_multiple_of(ALIGNMENT);
-        Self { comm, pipes, rows: (start, rows), links: None, end: start + rows.bytes }
+        Self { comm, pipes, rows: (start, rows), row_channels, links: None, end: start + rows.bytes }
     }
 }
 
@@ -102,12 +105,17 @@ pub(crate) fn threads(world: &World) -> Limits {
     // On large GPUs half of the launch bounds of the kernels, 512: then two blocks surely fit on a multiprocessor, and one communicator does
     // not take all of a GPU. `PER_MULTIPROCESSOR` in crates/nccl counts on it.
     let threads = if is_large(world) { 256_u32.next_multiple_of(wave) } else { wave };
+    // A row is the work of one block, which therefore has more threads than other blocks on large GPUs: half of those that a compiler counts
+    // on (`ANABRANCH_WIDE_BLOCK` in `anabranch/target_*.h`), so that two blocks fit on a multiprocessor, as the reservation of the
+    // communicator counts.
+    let is_wide = is_large(world) && device.runtime().kind() != RuntimeKind::Amd;
+    let row_threads = if is_wide { 2 * threads } else { threads };
     Limits {
         channels: 1,
         block_threads: threads,
         barrier_threads: wave,
         row_channels: 0,
-        row_threads: threads,
+        row_threads,
         row_bytes: 0,
     }
 }
@@ -129,14 +137,9 @@ fn memory_sizes(world: &World, members: u32, config: &CclConfig) -> (u64, u64) {
     )
 }
 
-/// Blocks of a kernel that sums and norms rows, each with a channel of rows, and the threads of a block. A row is the work of one block, so that
-/// on large GPUs it has more threads than other blocks: half of those that a compiler counts on (`ANABRANCH_WIDE_BLOCK` in `anabranch/target_*.h`), so
-/// that two blocks fit on a multiprocessor, as the reservation of the communicator counts. A member alone norms in a kernel without channels.
-pub(crate) fn row_blocks(world: &World, members: u32, channels: u32) -> (u32, u32) {
-    let threads = threads(world).block_threads;
-    let is_wide = is_large(world) && world.device().runtime().kind() != RuntimeKind::Amd;
-    let blocks = if members == 1 { 0 } else { channels.min(MOST_ROW_CHANNELS) };
-    (blocks, if is_wide { 2 * threads } else { threads })
+/// Blocks of a kernel that sums and norms rows, each with a channel of rows. A member alone norms in a kernel without channels.
+fn row_channels(members: u32, channels: u32) -> u32 {
+    if members == 1 { 0 } else { channels.min(MOST_ROW_CHANNELS) }
 }
 
 /// The longest row of such a kernel, bytes: two blocks have room on a multiprocessor.

@@ -143,9 +143,9 @@ impl Communicator {
         if u64::from(row.units) * UNIT_BYTES > longest {
             return Err(norm.too_long(input, longest));
         }
-        // Two blocks fit on a multiprocessor. They wait for nobody, so a share of the resident blocks is no limit; a configured number is.
-        let is_limited = self.config.max_blocks > 0;
-        let blocks = if is_limited { self.limits.channels } else { 2 * self.world.multiprocessors() };
+        // Two blocks fit on a multiprocessor. The kernel waits for no peer, so `shared_blocks` does not limit it; `max_blocks` does.
+        let blocks =
+            if self.config.max_blocks > 0 { self.limits.channels } else { 2 * self.world.multiprocessors() };
         Ok(Some(Norm { comm: &self.rows, row, blocks, threads: self.limits.row_threads }))
     }
 

@@ -311,15 +311,7 @@ mod tests {
     #[test]
     fn every_call_that_is_drawn_is_one_that_a_communicator_makes() {
         let mut seen = Vec::new();
-        for protocol in [
-            Protocol::CclMove,
-            Protocol::CclPackets,
-            Protocol::CclBulk,
-            Protocol::CclHops,
-            Protocol::CclNorm,
-            Protocol::CclEngine,
-            Protocol::Ccl,
-        ] {
+        for protocol in Protocol::COLLECTIVES.into_iter().chain([Protocol::Ccl]) {
             let case = Case::new(protocol, 3);
             assert_eq!(case.rounds as usize, Form::all(protocol).len(), "every kernel in every run");
             for seed in 0..500 {
