@@ -76,10 +76,11 @@ pub mod jit {
     //! Kernels of your own: sources, arguments, compilation at run time or ahead of it.
 
     pub use anabranch_hip_jit::{
-        AheadReport, AheadRow, CacheKey, CodeObject, CompileError, CompileMode, DeviceField, DevicePointer,
-        DeviceStruct, Error, FailureReason, Header, Jit, JitObserver, Kernel, KernelSpec, KernelUnit,
-        LoadedKernel, LoadedUnit, Looked, Nearest, Origin, Outcome, PRELUDE, ParameterValue, Result,
-        SharedIo, Target, TargetError, TargetKind, device_struct, kernel_unit,
+        AheadReport, AheadRow, CacheKey, CodeObject, CompileError, CompileMode, Constant, ConstantField,
+        Constants, ConstantsMode, DeviceField, DevicePointer, DeviceStruct, Error, FailureReason, Header,
+        Jit, JitObserver, Kernel, KernelSpec, KernelUnit, LoadedKernel, LoadedUnit, Looked, Nearest,
+        NullPointer, Origin, Outcome, PRELUDE, ParameterValue, Result, SharedIo, Target, TargetError,
+        TargetKind, constants, device_struct, kernel_unit,
     };
 
     pub mod control {

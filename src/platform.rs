@@ -283,6 +283,7 @@ pub fn kernel_pipeline(
     let mut config = JitConfig::new(environment.cache_root(kernels)?);
     config.prebuilt.clone_from(&kernels.prebuilt);
     config.compile = kernels.compile;
+    config.constants = kernels.constants;
     config.source_dir.clone_from(&kernels.source_dir);
     config.extra_options.clone_from(&kernels.extra_options);
     config.debug_info = kernels.debug_info;

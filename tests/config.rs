@@ -306,6 +306,7 @@ fn other_value(kind: SettingKind, name: &str) -> &'static str {
         (_, "bootstrap.address") => "head:29500",
         (_, "bootstrap.secret") => "sixteen-letters-",
         (_, "kernels.compile") => "deny",
+        (_, "kernels.constants") => "always",
         (_, "kernels.compiler") => "clang",
         (_, "ccl.algorithm") => "two-shot-packets",
         (_, "heap.mode") => "flat",

@@ -7,7 +7,7 @@ use anabranch_bootstrap::Heartbeat;
 use anabranch_ccl::{Across, Algorithm, BarrierMode, CclConfig, Check};
 use anabranch_ep::Mode;
 use anabranch_hip::RuntimeKind;
-use anabranch_hip_jit::{CompileMode, JitConfig};
+use anabranch_hip_jit::{CompileMode, ConstantsMode, JitConfig};
 use anabranch_shmem::HeapMode;
 use anabranch_transport::{TransportKind, limits};
 
@@ -170,6 +170,9 @@ settings! {
     [kernels] KernelsConfig {
         /// Whether a kernel that is not in the cache may be compiled.
         compile: CompileMode = CompileMode::Auto;
+        /// Whether kernels are compiled once more for each number of ranks and each shape of a plan (row bytes, top-k, experts), which makes
+        /// short operations faster; `auto`: on GPUs, if they are in the cache or a compiler is there and may run.
+        constants: ConstantsMode = ConstantsMode::Auto;
         /// Directory of compiled kernels, on a local file system.
         cache: Option<PathBuf> => "$XDG_CACHE_HOME/anabranch or ~/.cache/anabranch";
         /// Read-only directories searched before the cache.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anabranch_ccl::{Across, Algorithm, BarrierMode, Check};
 use anabranch_ep::Mode;
 use anabranch_hip::RuntimeKind;
-use anabranch_hip_jit::CompileMode;
+use anabranch_hip_jit::{CompileMode, ConstantsMode};
 use anabranch_shmem::HeapMode;
 use anabranch_transport::TransportKind;
 use serde::Deserialize as _;
@@ -215,6 +215,7 @@ by_word!(
     HeapMode.word,
     TransportKind.word,
     CompileMode.word,
+    ConstantsMode.word,
     Schedule.word,
     NicDriverName.word,
     BarrierMode.name,

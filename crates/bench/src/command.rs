@@ -54,14 +54,17 @@ impl BenchCommand {
     }
 
     /// The kernels that the ranks launch, which are compiled before the ranks start.
-    pub fn kernels(&self) -> Vec<KernelSpec> {
-        match self {
-            Self::Ccl(arguments) => ccl::needed_kernels(arguments),
-            Self::Overlap(arguments) => overlap::needed_kernels(arguments),
-            Self::Ep(arguments) => ep::needed_kernels(arguments),
+    ///
+    /// # Errors
+    /// Invalid input.
+    pub fn kernels(&self, config: &Config, ranks: u32) -> anyhow::Result<Vec<KernelSpec>> {
+        Ok(match self {
+            Self::Ccl(arguments) => ccl::needed_kernels(arguments, ranks),
+            Self::Overlap(arguments) => overlap::needed_kernels(arguments, ranks),
+            Self::Ep(arguments) => ep::needed_kernels(arguments, config, ranks)?,
             Self::P2p(_) => p2p::needed_kernels(),
             Self::Shmem(_) => shmem::needed_kernels(),
-        }
+        })
     }
 
     /// Checks input and sizes before any rank is started.

@@ -47,12 +47,15 @@ impl TuneCommand {
     }
 
     /// What its ranks will launch, so that it is compiled before they start.
-    pub fn kernels(&self) -> Vec<KernelSpec> {
-        match &self.what {
-            Some(Tuned::Ep(arguments)) => tune_ep::needed_kernels(arguments),
+    ///
+    /// # Errors
+    /// Invalid input.
+    pub fn kernels(&self, config: &Config, ranks: u32) -> anyhow::Result<Vec<KernelSpec>> {
+        Ok(match &self.what {
+            Some(Tuned::Ep(arguments)) => tune_ep::needed_kernels(arguments, config, ranks)?,
             Some(Tuned::Links(_)) => links::needed_kernels(),
-            None => tune_ccl::needed_kernels(),
-        }
+            None => tune_ccl::needed_kernels(ranks),
+        })
     }
 
     /// Checks the arguments before any rank is started.

@@ -20,7 +20,7 @@ use anabranch_bench::progress::Progress;
 use anabranch_bench::ranks::{RankArgs, RankContext};
 
 /// Runs `work` on every rank. First calls `check` with the configuration and the number of ranks, so that an invalid request
-/// is one error of this process, before any rank starts. Then compiles `kernels`, with a line of progress, so that the ranks find them in
+/// is one error of this process, before any rank starts. Then compiles what `kernels` returns for the same, with a line of progress, so that the ranks find them in
 /// the cache; then starts threads, or processes of this program with the subcommand `hidden`, which call [`run_rank`].
 ///
 /// # Errors
@@ -28,7 +28,7 @@ use anabranch_bench::ranks::{RankArgs, RankContext};
 pub(crate) fn spawn<W>(
     arguments: &RankArgs,
     hidden: &str,
-    kernels: &[KernelSpec],
+    kernels: impl FnOnce(&Config, u32) -> anyhow::Result<Vec<KernelSpec>>,
     check: impl FnOnce(&Config, u32) -> anyhow::Result<()>,
     work: W,
 ) -> anyhow::Result<()>
@@ -61,7 +61,7 @@ where
     // Opened before any rank starts, so that too few devices are one error and not N.
     let platform = open(arguments, &config, layout, &progress)?;
     let target = platform.jit().device_target(&platform.device(0)?).map_err(anabranch::Error::from)?;
-    compile(platform.jit(), kernels, &target, &config)?;
+    compile(platform.jit(), &kernels(&config, ranks)?, &target, &config)?;
     progress.clear();
     if arguments.threads {
         return run_threads(arguments, &platform, &progress, work);

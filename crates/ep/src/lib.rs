@@ -27,6 +27,7 @@
 #[cfg_attr(not(feature = "simulation"), expect(unreachable_pub, reason = "the feature exports it"))]
 mod args;
 mod error;
+mod known;
 mod options;
 mod route;
 mod run;

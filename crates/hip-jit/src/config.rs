@@ -23,6 +23,21 @@ anabranch_ranks::word_enum! {
     }
 }
 
+anabranch_ranks::word_enum! {
+    /// Whether kernels are compiled for the [`Constants`](crate::Constants) of their specs. Kernels without serve every plan, and are
+    /// slower.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum ConstantsMode, word, "constants mode" {
+        /// On GPUs; where such a kernel is missing and may not or cannot be compiled, the one without constants.
+        #[default]
+        Auto = "auto",
+        /// On every target.
+        Always = "always",
+        /// On none.
+        Never = "never",
+    }
+}
+
 /// How a [`Jit`](crate::Jit) works. Make one with [`JitConfig::new`] and change fields.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -34,6 +49,8 @@ pub struct JitConfig {
     pub prebuilt: Vec<PathBuf>,
     /// Whether to compile at all.
     pub compile: CompileMode,
+    /// Whether to compile for the constants of a plan.
+    pub constants: ConstantsMode,
     /// For development: headers and `<unit>.hip` are taken from here where they exist, from this folder, its `device`
     /// and `kernels`, and those of each folder below its `crates`; a header `ep/routing.h` also from `crates/ep/kernels`.
     /// What is read is part of the key.
@@ -88,6 +105,7 @@ impl JitConfig {
             cache: cache.into(),
             prebuilt: Vec::new(),
             compile: CompileMode::Auto,
+            constants: ConstantsMode::Auto,
             source_dir: None,
             extra_options: Vec::new(),
             parameters: Vec::new(),

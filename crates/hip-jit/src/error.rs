@@ -200,6 +200,14 @@ pub enum Error {
         /// What is wrong.
         problem: &'static str,
     },
+    /// Arguments that differ from the constants of the kernel's spec.
+    #[error("kernel {entry} is for {constant}, and the launch has another value")]
+    Constant {
+        /// The kernel.
+        entry: String,
+        /// The field and its value.
+        constant: String,
+    },
     /// The runtime refused a launch or a query.
     #[error("kernel {entry} could not be launched: {cause}")]
     Launch {
@@ -230,7 +238,7 @@ impl Error {
             Self::Compile(_) | Self::Parameter { .. } | Self::Include { .. } | Self::Denied { .. } => {
                 ErrorKind::Compile
             }
-            Self::NoEntry { .. } | Self::Shape { .. } => ErrorKind::Usage,
+            Self::NoEntry { .. } | Self::Shape { .. } | Self::Constant { .. } => ErrorKind::Usage,
             Self::Hip(error) => error.kind(),
             _ => ErrorKind::Device,
         }

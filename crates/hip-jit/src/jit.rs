@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 
 use crate::cache::{Cache, Expected, read_entry};
-use crate::config::{CodeObject, CompileMode, JitConfig, JitStats, Origin};
+use crate::config::{CodeObject, CompileMode, ConstantsMode, JitConfig, JitStats, Origin};
 use crate::error::{CompileError, Error, Result};
 use crate::flight::{Role, SingleFlight};
 use crate::key::{CacheKey, KeyCompiler, KeyInputs};
@@ -40,6 +40,8 @@ pub(crate) struct Inner {
     pub(crate) refused: Mutex<HashMap<CacheKey, Arc<CompileError>>>,
     modules: Modules,
     pub(crate) cleaned: Once,
+    /// Reports that constants are left out.
+    general: Once,
     pub(crate) compiled: AtomicU64,
     pub(crate) hits: AtomicU64,
     healed: AtomicU64,
@@ -64,6 +66,7 @@ impl Jit {
             refused: Mutex::default(),
             modules: Modules::default(),
             cleaned: Once::new(),
+            general: Once::new(),
             compiled: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             healed: AtomicU64::new(0),
@@ -127,12 +130,45 @@ impl Jit {
         found
     }
 
-    /// The code object of a spec: prebuilt, from the cache, or compiled now.
+    /// The code object of a spec: prebuilt, from the cache, or compiled now; with the spec's constants as
+    /// [`JitConfig::constants`] has it.
     ///
     /// # Errors
     /// What [`KernelSpec::render`] refuses; [`Error::NoCompiler`], [`Error::Compile`], [`Error::Denied`],
     /// [`Error::Busy`], [`Error::Cache`].
     pub fn compile(&self, spec: &KernelSpec, target: &Target) -> Result<CodeObject> {
+        if !self.uses_constants(spec, target) {
+            return self.compile_as_it_is(&spec.without_constants(), target);
+        }
+        match self.compile_as_it_is(spec, target) {
+            Err(error @ (Error::NoCompiler { .. } | Error::Denied { .. }))
+                if self.inner.config.constants == ConstantsMode::Auto =>
+            {
+                let general = self.compile_as_it_is(&spec.without_constants(), target)?;
+                let label = general.label.clone();
+                self.inner.general.call_once(|| {
+                    tracing::warn!(
+                        label,
+                        "kernels for any plan are used, which are slower than those for one: {error}"
+                    );
+                });
+                Ok(general)
+            }
+            result => result,
+        }
+    }
+
+    /// Whether the spec is compiled with its constants, if it can be compiled.
+    fn uses_constants(&self, spec: &KernelSpec, target: &Target) -> bool {
+        let wanted = match self.inner.config.constants {
+            ConstantsMode::Auto => target.kind() != TargetKind::Host,
+            ConstantsMode::Always => true,
+            ConstantsMode::Never => false,
+        };
+        wanted && spec.has_constants()
+    }
+
+    fn compile_as_it_is(&self, spec: &KernelSpec, target: &Target) -> Result<CodeObject> {
         let request = self.request(spec, target)?;
         loop {
             // What is broken is left to `build`, which holds the key's lock; where nothing will be built, it is named.
@@ -168,7 +204,8 @@ impl Jit {
     /// # Errors
     /// What [`KernelSpec::render`] refuses.
     pub fn needs_compile(&self, spec: &KernelSpec, target: &Target) -> Result<bool> {
-        let request = self.request(spec, target)?;
+        let general = (!self.uses_constants(spec, target)).then(|| spec.without_constants());
+        let request = self.request(general.as_ref().unwrap_or(spec), target)?;
         Ok(self.look_up(&request, Broken::Warn).is_none())
     }
 

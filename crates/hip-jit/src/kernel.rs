@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anabranch_hip::{LaunchShape, Stream};
 
+use crate::constants::{Constant, first_other};
 use crate::error::{Error, Result};
 use crate::layout::DeviceStruct;
 use crate::load::LOCAL_RESERVED_BYTES;
@@ -104,15 +105,21 @@ struct Parameter<A> {
     arguments: A,
 }
 
+struct Loaded {
+    kernel: anabranch_hip::Kernel,
+    /// What the arguments of every launch have, whether the kernel was compiled with it or not.
+    constants: Vec<Constant>,
+}
+
 /// A kernel on one device. Keeps its module loaded.
 pub struct LoadedKernel<A> {
-    kernel: anabranch_hip::Kernel,
+    loaded: Arc<Loaded>,
     arguments: PhantomData<fn(A)>,
 }
 
 impl<A> Clone for LoadedKernel<A> {
     fn clone(&self) -> Self {
-        Self { kernel: self.kernel.clone(), arguments: PhantomData }
+        Self { loaded: self.loaded.clone(), arguments: PhantomData }
     }
 }
 
@@ -123,18 +130,18 @@ impl<A> fmt::Debug for LoadedKernel<A> {
 }
 
 impl<A> LoadedKernel<A> {
-    pub(crate) fn new(kernel: anabranch_hip::Kernel) -> Self {
-        Self { kernel, arguments: PhantomData }
+    pub(crate) fn new(kernel: anabranch_hip::Kernel, constants: Vec<Constant>) -> Self {
+        Self { loaded: Arc::new(Loaded { kernel, constants }), arguments: PhantomData }
     }
 
     /// Its C name.
     pub fn name(&self) -> &str {
-        self.kernel.name()
+        self.loaded.kernel.name()
     }
 
     /// The runtime's handle, for queries.
     pub fn raw(&self) -> &anabranch_hip::Kernel {
-        &self.kernel
+        &self.loaded.kernel
     }
 
     /// How many blocks of this shape one multiprocessor holds at once. `local_bytes` as in [`Self::launch`].
@@ -143,7 +150,10 @@ impl<A> LoadedKernel<A> {
     /// [`Error::Launch`].
     pub fn blocks_per_multiprocessor(&self, block_threads: u32, local_bytes: u32) -> Result<u32> {
         let local_bytes = local_bytes.saturating_add(LOCAL_RESERVED_BYTES);
-        self.kernel.blocks_per_multiprocessor(block_threads, local_bytes).map_err(|error| self.failed(error))
+        self.loaded
+            .kernel
+            .blocks_per_multiprocessor(block_threads, local_bytes)
+            .map_err(|error| self.failed(error))
     }
 
     fn failed(&self, error: anabranch_hip::Error) -> Error {
@@ -158,7 +168,7 @@ impl<A: DeviceStruct> LoadedKernel<A> {
     /// `shape.local_bytes` is what the kernel itself uses; the prelude's own bytes are added here.
     ///
     /// # Errors
-    /// [`Error::Shape`] for an empty grid or a block that is no multiple of the wave; [`Error::Launch`].
+    /// [`Error::Shape`] for an empty grid or a block that is no multiple of the wave; [`Error::Constant`]; [`Error::Launch`].
     ///
     /// # Safety
     /// Every address in `arguments` must stay valid, for the accesses that the kernel makes, until the kernel is done.
@@ -176,12 +186,16 @@ impl<A: DeviceStruct> LoadedKernel<A> {
         if grid_blocks == 0 || block_threads == 0 {
             return refuse("a launch has at least one block and one thread");
         }
-        if !block_threads.is_multiple_of(self.kernel.device().wave_size()) {
+        if !block_threads.is_multiple_of(self.loaded.kernel.device().wave_size()) {
             return refuse("the threads of a block are a multiple of the wave size");
         }
         let Some(all_local) = local_bytes.checked_add(LOCAL_RESERVED_BYTES) else {
             return refuse("local memory is larger than 4 GiB");
         };
+        if let Some(constant) = first_other(&self.loaded.constants, arguments) {
+            let (entry, constant) = (self.name().to_owned(), format!("{constant:?}"));
+            return Err(Error::Constant { entry, constant });
+        }
         let parameter = Parameter {
             header: LaunchHeader { grid_blocks, block_threads, local_bytes, reserved: 0 },
             arguments: *arguments,
@@ -191,7 +205,7 @@ impl<A: DeviceStruct> LoadedKernel<A> {
         let bytes = unsafe { std::slice::from_raw_parts((&raw const parameter).cast::<u8>(), size) };
         // SAFETY: the bytes are laid out as ANABRANCH_KERNEL declares the parameter: the kernel takes `A` (`Kernel::new` checks
         // it); the caller vouches for the addresses; the device compiler asserts the layout of `A`.
-        unsafe { self.kernel.launch(LaunchShape { local_bytes: all_local, ..shape }, stream, bytes) }
+        unsafe { self.loaded.kernel.launch(LaunchShape { local_bytes: all_local, ..shape }, stream, bytes) }
             .map_err(|error| self.failed(error))
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! * A [`KernelUnit`] describes one `.hip` file, a [`KernelSpec`] one instance of it; rendering is a pure function.
 //!   [`kernel_unit!`] declares a unit with its kernels, each a [`Kernel`] of its argument struct.
+//! * [`constants!`] names fields of arguments that a plan's kernels are compiled for.
 //! * A [`CacheKey`] is the name of a code object, computed from everything it depends on.
 //! * [`ToolSearch`] says where compilers are looked for; [`cache`] keeps what they make.
 //! * [`Jit`] puts these together: compile, compile ahead, load for a device.
@@ -23,6 +24,8 @@
 #![warn(missing_docs)]
 
 pub mod cache;
+#[doc(hidden)]
+pub mod constants;
 pub mod control;
 pub mod disk;
 mod key;
@@ -53,7 +56,8 @@ pub use bytemuck;
 
 pub use ahead::{AheadReport, AheadRow};
 pub use cache::{Cache, CacheEntry, CleanReport, CleanRule};
-pub use config::{CodeObject, CompileMode, JitConfig, JitObserver, JitStats, Origin, Outcome};
+pub use config::{CodeObject, CompileMode, ConstantsMode, JitConfig, JitObserver, JitStats, Origin, Outcome};
+pub use constants::{Constant, ConstantField, Constants, NullPointer};
 pub use disk::Disk;
 pub use edit::SourceEdit;
 pub use error::{CompileError, Error, FailureReason, Nearest, Result, SharedIo};

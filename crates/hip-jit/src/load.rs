@@ -8,6 +8,7 @@ use anabranch_clock::Signal;
 use anabranch_hip::{Device, DeviceOrdinal, HostCall};
 
 use crate::config::CodeObject;
+use crate::constants::KnownStructs;
 use crate::error::{Error, Result};
 use crate::jit::Jit;
 use crate::kernel::{Kernel, LoadedKernel};
@@ -41,7 +42,7 @@ struct Slot {
 
 #[derive(Debug, Default)]
 struct SlotState {
-    unit: Weak<LoadedUnit>,
+    unit: Weak<Module>,
     loading: bool,
 }
 
@@ -51,7 +52,7 @@ impl Slot {
     }
 
     /// What is loaded, or what `load` loads now.
-    fn get_or_load(&self, load: impl FnOnce() -> Result<LoadedUnit>) -> Result<Arc<LoadedUnit>> {
+    fn get_or_load(&self, load: impl FnOnce() -> Result<Module>) -> Result<Arc<Module>> {
         let mut state = lock(&self.state);
         loop {
             if let Some(unit) = state.unit.upgrade() {
@@ -84,16 +85,24 @@ impl Drop for Loading<'_> {
     }
 }
 
-/// A unit's kernels on one device. The module is unloaded when the last holder drops this and the kernels are idle:
-/// holders keep it until their streams are.
+/// A code object on one device.
 #[derive(Debug)]
-pub struct LoadedUnit {
-    unit: &'static KernelUnit,
+struct Module {
     label: String,
     key: CacheKey,
     target: Target,
     directory: PathBuf,
     kernels: BTreeMap<String, anabranch_hip::Kernel>,
+}
+
+/// A unit's kernels on one device. The module is unloaded when the last holder drops this and the kernels are idle:
+/// holders keep it until their streams are.
+#[derive(Debug)]
+pub struct LoadedUnit {
+    unit: &'static KernelUnit,
+    module: Arc<Module>,
+    /// Of the spec, whether the module was compiled with them or not.
+    constants: KnownStructs,
 }
 
 impl Jit {
@@ -115,7 +124,8 @@ impl Jit {
             slots.retain(|other, slot| *other == key || Arc::strong_count(slot) > 1 || slot.is_live());
             slots.entry(key).or_default().clone()
         };
-        slot.get_or_load(|| load(device, spec.unit(), object))
+        let module = slot.get_or_load(|| load(device, object))?;
+        Ok(Arc::new(LoadedUnit { unit: spec.unit(), module, constants: spec.constants().clone() }))
     }
 
     /// What kernels for this device are compiled for: what it reports, checked against the configuration. A device that reports a
@@ -170,7 +180,7 @@ impl Jit {
     }
 }
 
-fn load(device: &Device, unit: &'static KernelUnit, object: CodeObject) -> Result<LoadedUnit> {
+fn load(device: &Device, object: CodeObject) -> Result<Module> {
     // SAFETY: the object's structure was checked, and its digest when it came off the disk; its code was made by the
     // configured compiler from this program's sources, or comes from a folder that the operator named.
     let module = unsafe { device.load_module(&object.bytes) }.map_err(|source| Error::Load {
@@ -191,8 +201,7 @@ fn load(device: &Device, unit: &'static KernelUnit, object: CodeObject) -> Resul
         kernels.insert(entry.clone(), kernel);
     }
     tracing::debug!(label = object.label, device = %device.ordinal(), key = %object.key, "loaded");
-    Ok(LoadedUnit {
-        unit,
+    Ok(Module {
         label: object.label,
         key: object.key,
         target: object.target,
@@ -207,32 +216,35 @@ impl LoadedUnit {
     /// # Errors
     /// [`Error::NoEntry`] for a kernel of another unit.
     pub fn get<A: DeviceStruct>(&self, kernel: Kernel<A>) -> Result<LoadedKernel<A>> {
-        let found = self.kernels.get(kernel.entry()).filter(|_| std::ptr::eq(kernel.unit(), self.unit));
-        found.cloned().map(LoadedKernel::new).ok_or_else(|| Error::NoEntry {
+        let found =
+            self.module.kernels.get(kernel.entry()).filter(|_| std::ptr::eq(kernel.unit(), self.unit));
+        let constants = self.constants.of(A::NAME);
+        let loaded = found.map(|found| LoadedKernel::new(found.clone(), constants.to_vec()));
+        loaded.ok_or_else(|| Error::NoEntry {
             entry: format!("{kernel:?}"),
             unit: self.unit.name,
-            known: self.kernels.keys().cloned().collect(),
+            known: self.module.kernels.keys().cloned().collect(),
         })
     }
 
     /// Unit and parameters, for profilers and reports.
     pub fn label(&self) -> &str {
-        &self.label
+        &self.module.label
     }
 
     /// The key of its object.
     pub fn key(&self) -> CacheKey {
-        self.key
+        self.module.key
     }
 
     /// What it was compiled for.
     pub fn target(&self) -> &Target {
-        &self.target
+        &self.module.target
     }
 
     /// The cache entry with its source.
     pub fn directory(&self) -> &std::path::Path {
-        &self.directory
+        &self.module.directory
     }
 }
 

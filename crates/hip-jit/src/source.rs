@@ -7,10 +7,11 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::constants::{Constants, KnownStructs};
 use crate::edit::SourceEdit;
 use crate::error::{Error, Result};
 use crate::key::digest_of_texts;
-use crate::layout::OFFSET_OF;
+use crate::layout::{DeviceStruct, OFFSET_OF};
 use crate::prelude::PRELUDE;
 use crate::source_dir::SourceDir;
 use crate::target::{Target, TargetKind};
@@ -102,6 +103,7 @@ pub(crate) const LAYOUTS_HEADER: &str = "anabranch/layouts.h";
 pub struct KernelSpec {
     unit: &'static KernelUnit,
     parameters: BTreeMap<&'static str, ParameterValue>,
+    constants: KnownStructs,
     edits: Vec<SourceEdit>,
 }
 
@@ -109,6 +111,7 @@ impl PartialEq for KernelSpec {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.unit, other.unit)
             && self.parameters == other.parameters
+            && self.constants == other.constants
             && self.edits == other.edits
     }
 }
@@ -118,7 +121,7 @@ impl Eq for KernelSpec {}
 impl KernelSpec {
     /// The unit without parameters.
     pub fn new(unit: &'static KernelUnit) -> Self {
-        Self { unit, parameters: BTreeMap::new(), edits: Vec::new() }
+        Self { unit, parameters: BTreeMap::new(), constants: KnownStructs::default(), edits: Vec::new() }
     }
 
     /// Adds a parameter, or replaces its value. Names and values are checked when the spec is rendered.
@@ -126,6 +129,27 @@ impl KernelSpec {
     pub fn with(mut self, name: &'static str, value: impl Into<ParameterValue>) -> Self {
         self.parameters.insert(name, value.into());
         self
+    }
+
+    /// Adds the constants of an argument struct. If a spec has any, it has those of the struct of each kernel of the unit, even if they
+    /// are none. A [`Jit`](crate::Jit) decides whether it compiles with them ([`ConstantsMode`](crate::ConstantsMode)).
+    #[must_use]
+    pub fn knowing<A: DeviceStruct>(mut self, constants: Constants<A>) -> Self {
+        self.constants.insert(constants);
+        self
+    }
+
+    pub(crate) fn constants(&self) -> &KnownStructs {
+        &self.constants
+    }
+
+    pub(crate) fn has_constants(&self) -> bool {
+        !self.constants.is_empty()
+    }
+
+    /// The spec for any plan.
+    pub(crate) fn without_constants(&self) -> Self {
+        Self { constants: KnownStructs::default(), ..self.clone() }
     }
 
     /// The spec with these parameters in place of its own of the same name.
@@ -152,13 +176,14 @@ impl KernelSpec {
         &self.parameters
     }
 
-    /// A word for people: `ep_dispatch<ELEMENT=bf16, TOP_K=8>`.
+    /// A word for people: `ep_dispatch<ELEMENT=bf16, TOP_K=8>`, and whether it has constants.
     pub fn label(&self) -> String {
+        let known = if self.has_constants() { " with constants" } else { "" };
         if self.parameters.is_empty() {
-            return self.unit.name.to_owned();
+            return format!("{}{known}", self.unit.name);
         }
         let words: Vec<_> = self.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        format!("{}<{}>", self.unit.name, words.join(", "))
+        format!("{}<{}>{known}", self.unit.name, words.join(", "))
     }
 
     /// The text for the compiler. `source_dir` replaces embedded text by files of a checkout (see
@@ -196,6 +221,7 @@ impl KernelSpec {
                 .parameters
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), value.clone()))
+                .chain(self.constants.named().map(|(name, value)| (name, value.into())))
                 .collect(),
         })
     }
@@ -243,6 +269,7 @@ impl KernelSpec {
         for (name, value) in &self.parameters {
             let _ = writeln!(text, "#define {name} {value}");
         }
+        text.push_str(&self.constants.defines());
         if !headers.contains_key(LAYOUTS_HEADER) {
             text.push_str(&self.layouts(&[]));
         }
@@ -379,7 +406,7 @@ pub struct Rendered {
     pub headers: Arc<Headers>,
     /// C names of the kernels.
     pub entries: Vec<String>,
-    /// The specialising parameters.
+    /// The specialising parameters, and constants as `Struct.field`.
     pub parameters: BTreeMap<String, ParameterValue>,
 }
 

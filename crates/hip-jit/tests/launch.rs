@@ -6,7 +6,10 @@ use crate::common::{SCALE, ScaleArgs, Scratch, UNIT, search, spec};
 use anabranch_hip::types::{HipDeviceProperties, HipError};
 use anabranch_hip::{Device, DeviceOrdinal, LaunchShape, Runtime, RuntimeKind};
 use anabranch_hip_host::{HostConfig, HostMachine};
-use anabranch_hip_jit::{DevicePointer, Error, Jit, Kernel, KernelSpec, KernelUnit, LoadedKernel, bytemuck};
+use anabranch_hip_jit::{
+    ConstantsMode, DevicePointer, Error, Jit, Kernel, KernelSpec, KernelUnit, LoadedKernel, bytemuck,
+    constants,
+};
 
 fn machine(devices: u32, wave_width: u32) -> Runtime {
     let host = HostConfig { devices, wave_width, memory_bytes: 64 << 20, ..HostConfig::default() };
@@ -49,7 +52,7 @@ fn each_device_has_its_own_module() {
         }
         assert_eq!((jit.loaded_modules(), jit.stats().compiled), (3, 1));
         let again = jit.load(&device(&runtime, 3), &spec()).unwrap();
-        assert!(Arc::ptr_eq(&again, &held[1]));
+        assert_eq!((again.key(), jit.loaded_modules()), (held[1].key(), 3));
         drop((again, held));
         assert_eq!(jit.loaded_modules(), 0);
     }
@@ -116,7 +119,7 @@ fn two_machines_of_one_process_have_their_own_modules() {
     let jit = scratch.jit(search(None));
     let (first, second) = (machine(1, 1), machine(1, 1));
     let units = [&first, &second].map(|runtime| jit.load(&device(runtime, 0), &spec()).unwrap());
-    assert!(!Arc::ptr_eq(&units[0], &units[1]));
+    assert_eq!(jit.loaded_modules(), 2);
     assert_eq!(units[0].key(), units[1].key());
     for (runtime, unit) in [&first, &second].into_iter().zip(&units) {
         assert_eq!(scale(&unit.get(SCALE).unwrap(), &device(runtime, 0), 3, 5), [5, 10, 15]);
@@ -194,4 +197,29 @@ fn launches_are_captured() {
     let mut bytes = [0; 4];
     buffer.copy_to_host(0, &mut bytes).unwrap();
     assert_eq!(u32::from_ne_bytes(bytes), 3 * 8);
+}
+
+#[test]
+fn constants_are_compiled_where_they_are_wanted_and_compared_at_every_launch() {
+    let scratch = Scratch::new("constants");
+    let runtime = machine(1, 1);
+    let device = device(&runtime, 0);
+    let known = spec().knowing(constants!(ScaleArgs { factor: 7 }));
+    for mode in [ConstantsMode::Auto, ConstantsMode::Never, ConstantsMode::Always] {
+        let mut config = scratch.config();
+        config.constants = mode;
+        let unit = Jit::new(config, search(None)).load(&device, &known).unwrap();
+        assert_eq!(unit.label().ends_with("with constants"), mode == ConstantsMode::Always);
+        let kernel = unit.get(SCALE).unwrap();
+        assert_eq!(scale(&kernel, &device, 3, 7), [7, 14, 21], "{mode:?}");
+        let arguments = ScaleArgs { values: DevicePointer::NULL, count: 0, factor: 8 };
+        let shape = LaunchShape { grid_blocks: 1, block_threads: 64, local_bytes: 0 };
+        // SAFETY: nothing is launched; a kernel of no values would touch none.
+        let refused =
+            unsafe { kernel.launch(shape, &device.create_stream().unwrap(), &arguments) }.unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            format!("kernel {} is for factor = 7u, and the launch has another value", kernel.name())
+        );
+    }
 }

@@ -49,14 +49,14 @@ pub(crate) use arguments::CclArgs;
 pub(crate) use nccl::NcclError;
 
 /// What a run launches.
-pub(crate) fn needed_kernels(arguments: &CclArgs) -> Vec<KernelSpec> {
+pub(crate) fn needed_kernels(arguments: &CclArgs, ranks: u32) -> Vec<KernelSpec> {
     let mut all = vec![KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT)];
     if arguments.check {
         all.extend(check::kernels());
         return all;
     }
     all.extend(device::kernels());
-    all.extend(ours::kernels(arguments.dtype));
+    all.extend(ours::kernels(arguments.dtype, ranks));
     all
 }
 

@@ -15,13 +15,13 @@ use super::arguments::MemoryKind;
 use super::collective::Collective;
 use super::contender::{Area, Case, Contender, Description};
 
-/// What reductions of this type and moves launch.
-pub(super) fn kernels(data_type: DataType) -> Vec<KernelSpec> {
+/// What reductions of this type and moves launch, among so many ranks of one node.
+pub(super) fn kernels(data_type: DataType, ranks: u32) -> Vec<KernelSpec> {
     use anabranch_ccl::kernels::{
-        BULK_REDUCE_UNIT, MOVE_UNIT, PACKET_REDUCE_UNIT, PUSH_TO_ROOT_UNIT, TWO_HOP_UNIT, spec,
+        BULK_REDUCE_UNIT, MOVE_UNIT, PACKET_REDUCE_UNIT, PUSH_TO_ROOT_UNIT, TWO_HOP_UNIT, for_members, spec,
     };
     [&MOVE_UNIT, &TWO_HOP_UNIT, &PACKET_REDUCE_UNIT, &BULK_REDUCE_UNIT, &PUSH_TO_ROOT_UNIT]
-        .map(|unit| spec(unit, data_type))
+        .map(|unit| for_members(spec(unit, data_type), ranks))
         .into()
 }
 

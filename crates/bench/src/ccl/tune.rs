@@ -66,10 +66,10 @@ const PHASED_FROM: u64 = 1 << 20;
 const HOPELESS: f64 = 2.5;
 
 /// What a run launches.
-pub(crate) fn needed_kernels() -> Vec<KernelSpec> {
+pub(crate) fn needed_kernels(ranks: u32) -> Vec<KernelSpec> {
     let mut all = vec![KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT)];
     all.extend(device::kernels());
-    all.extend(ours::kernels(DATA_TYPE));
+    all.extend(ours::kernels(DATA_TYPE, ranks));
     all
 }
 

@@ -23,18 +23,24 @@ pub(super) struct ExpertMajorBench {
     output: DeviceBuffer,
 }
 
-/// The kernels that the layout needs, where it was asked for.
-pub(super) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
+/// The kernels of this layout for any plan.
+pub(super) fn general_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
     if arguments.layout == Layout::TokenMajor {
         return Vec::new();
     }
-    let combine = arguments.combine_type();
+    let reference = anabranch_conformance::ep::reference::reference_expert_major;
+    vec![anabranch_ep::kernels::expert_count(), reference(arguments.sent_type(), arguments.combine_type())]
+}
+
+/// The kernels of this layout that are compiled for each plan.
+pub(super) fn kernels_of_plans(arguments: &EpArgs) -> Vec<KernelSpec> {
+    if arguments.layout == Layout::TokenMajor {
+        return Vec::new();
+    }
     vec![
         anabranch_ep::kernels::dispatch_experts(arguments.dispatch_dtype, arguments.dispatch_cast),
-        anabranch_ep::kernels::expert_count(),
         anabranch_ep::kernels::expert_expand(),
-        anabranch_ep::kernels::expert_contract(combine),
-        anabranch_conformance::ep::reference::reference_expert_major(arguments.sent_type(), combine),
+        anabranch_ep::kernels::expert_contract(arguments.combine_type()),
     ]
 }
 

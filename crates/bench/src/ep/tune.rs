@@ -32,16 +32,23 @@ const FIRST_SAMPLES: u32 = 10;
 const PROMISING: f64 = 1.15;
 
 /// What a run launches.
-pub(crate) fn needed_kernels(arguments: &TuneEpArgs) -> Vec<KernelSpec> {
+///
+/// # Errors
+/// Input that no plan can have.
+pub(crate) fn needed_kernels(
+    arguments: &TuneEpArgs,
+    config: &Config,
+    ranks: u32,
+) -> anyhow::Result<Vec<KernelSpec>> {
     let mut all = Vec::new();
     for of_type in arguments.benches(false) {
-        for spec in super::needed_kernels(&of_type) {
+        for spec in super::needed_kernels(&of_type, config, ranks)? {
             if !all.contains(&spec) {
                 all.push(spec);
             }
         }
     }
-    all
+    Ok(all)
 }
 
 /// The checks of the starting process, before it starts ranks.

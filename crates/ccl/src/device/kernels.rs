@@ -1,12 +1,12 @@
 //! The kernels of this crate, for prebuilds and launches.
 
-use anabranch_hip_jit::{Header, KernelSpec, KernelUnit, kernel_unit};
-use anabranch_shmem::World;
+use anabranch_hip_jit::{Header, KernelSpec, KernelUnit, constants, kernel_unit};
 use anabranch_shmem::device_api::{BarrierWorkspace, DEVICE_HEADERS as SHMEM_HEADERS};
+use anabranch_shmem::{TeamView, World};
 
 use crate::device::args::{
-    BufferView, EngineReduceArgs, FingerprintArgs, GatherManyArgs, LinkPort, LinkState, LinkStep, MoveArgs,
-    NetworkArgs, PipesArgs, ReduceArgs, Reduction,
+    BufferView, CommView, EngineReduceArgs, FingerprintArgs, GatherManyArgs, LinkPort, LinkState, LinkStep,
+    MoveArgs, NetworkArgs, Pipes, PipesArgs, ReduceArgs, Reduction,
 };
 use crate::device::headers::DEVICE_HEADERS;
 use crate::device::norm::{ReduceNormArgs, RmsNormArgs};
@@ -161,11 +161,39 @@ pub fn spec(unit: &'static KernelUnit, data_type: DataType) -> KernelSpec {
     with_element(KernelSpec::new(unit), data_type)
 }
 
-/// The compilation of a unit for an element type and the routes of a world.
-pub(crate) fn spec_in(world: &World, unit: &'static KernelUnit, data_type: DataType) -> KernelSpec {
+/// The compilation of a unit for an element type and a communicator of a world: between nodes for the routes of the world, in a node for
+/// the number of members.
+pub(crate) fn spec_in(
+    world: &World,
+    members: u32,
+    unit: &'static KernelUnit,
+    data_type: DataType,
+) -> KernelSpec {
     let is_routed =
         [&NETWORK_MOVE_UNIT, &NETWORK_REDUCE_UNIT].iter().any(|routed| std::ptr::eq(*routed, unit));
-    with_element(if is_routed { world.kernel(unit) } else { KernelSpec::new(unit) }, data_type)
+    if is_routed {
+        return with_element(world.kernel(unit), data_type);
+    }
+    for_members(spec(unit, data_type), members)
+}
+
+/// The compilation for communicators of so many members. Not of [`NETWORK_MOVE_UNIT`] and [`NETWORK_REDUCE_UNIT`].
+pub fn for_members(spec: KernelSpec, members: u32) -> KernelSpec {
+    let team = || constants!(TeamView { size: members });
+    let comm = || constants!(CommView { team: team() });
+    let moved = || constants!(MoveArgs { comm: comm() });
+    let reduced =
+        || constants!(ReduceArgs { comm: comm(), reduction: constants!(Reduction { size: members }) });
+    spec.knowing(moved())
+        .knowing(constants!(UnevenArgs { even: moved() }))
+        .knowing(constants!(GatherManyArgs { comm: comm() }))
+        .knowing(constants!(PipesArgs { pipes: constants!(Pipes { team: team() }) }))
+        .knowing(reduced())
+        .knowing(constants!(UnevenReduceArgs { reduce: reduced() }))
+        .knowing(constants!(EngineReduceArgs { reduce: reduced() }))
+        .knowing(constants!(ReduceNormArgs { comm: comm() }))
+        .knowing(constants!(RmsNormArgs {}))
+        .knowing(constants!(FingerprintArgs { comm: comm() }))
 }
 
 fn with_element(spec: KernelSpec, data_type: DataType) -> KernelSpec {

@@ -239,7 +239,7 @@ impl Communicator {
             let allowed = "groups whose addresses fit into the local memory of a block";
             return Err(Error::Config { field: "the group's size", given: u64::from(group.size()), allowed });
         }
-        let loaded = world.jit().load(device, &kernels::spec_in(world, unit, DataType::U8))?;
+        let loaded = world.jit().load(device, &kernels::spec_in(world, group.size(), unit, DataType::U8))?;
         let block_threads = threads(world).block_threads;
         let local = local + LOCAL_RESERVED_BYTES;
         let (network, direct);
@@ -257,7 +257,8 @@ impl Communicator {
         if config.check == Check::Fingerprint {
             // Its one block runs before the kernel of a call, never beside it: both use one reservation.
             let unit = kernels::FINGERPRINT.unit();
-            let loaded = world.jit().load(device, &kernels::spec(unit, DataType::U8))?;
+            let loaded =
+                world.jit().load(device, &kernels::spec_in(world, group.size(), unit, DataType::U8))?;
             loaded.get(kernels::FINGERPRINT)?;
             units.insert(key(unit, DataType::U8), loaded);
         }

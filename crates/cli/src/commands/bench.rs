@@ -15,7 +15,7 @@ pub(crate) fn spawn(command: &BenchCommand) -> anyhow::Result<()> {
     ranks::spawn(
         command.ranks(),
         "bench-rank",
-        &command.kernels(),
+        |config, ranks| command.kernels(config, ranks),
         |config, ranks| command.check(config, ranks),
         |context| command.measure(context),
     )

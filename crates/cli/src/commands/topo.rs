@@ -42,7 +42,7 @@ struct RouteRow {
 /// # Errors
 /// See [`ranks::spawn`].
 pub(crate) fn spawn(arguments: &TopoArgs) -> anyhow::Result<()> {
-    ranks::spawn(&arguments.ranks, "topo-rank", &[], |_, _| Ok(()), report)
+    ranks::spawn(&arguments.ranks, "topo-rank", |_, _| Ok(Vec::new()), |_, _| Ok(()), report)
 }
 
 /// Is one of them.

@@ -12,7 +12,7 @@ pub(crate) fn spawn(command: &TuneCommand) -> anyhow::Result<()> {
     ranks::spawn(
         command.ranks(),
         "tune-rank",
-        &command.kernels(),
+        |config, ranks| command.kernels(config, ranks),
         |config, ranks| command.check(config, ranks),
         |context| command.measure(context),
     )

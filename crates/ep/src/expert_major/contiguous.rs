@@ -9,6 +9,7 @@ use crate::args::{ExpertContractArgs, ExpertExpandArgs};
 use crate::error::{Error, Result};
 use crate::kernels;
 use crate::options::ScaleLayout;
+use crate::route::load;
 use crate::run::{Dispatched, ExpertParallel};
 use crate::tensor::{DeviceSlice, ExpertOutput};
 
@@ -108,10 +109,9 @@ impl ContiguousExperts {
     /// [`Error::Config`] when the rank has too many experts for a block's local memory; errors of the compiler and the runtime.
     pub fn new(ep: &ExpertParallel) -> Result<Self> {
         let (world, element) = (ep.world(), ep.plan().config().combine_type);
-        let device = world.device();
-        let expand = world.jit().load(device, &kernels::contiguous(kernels::expert_expand()))?;
+        let expand = load(world, ep.plan(), kernels::contiguous(kernels::expert_expand()))?;
         let expand = expand.get(kernels::EXPERT_EXPAND)?;
-        let contract = world.jit().load(device, &kernels::contiguous(kernels::expert_contract(element)))?;
+        let contract = load(world, ep.plan(), kernels::contiguous(kernels::expert_contract(element)))?;
         let contract = contract.get(kernels::EXPERT_CONTRACT)?;
         let reader = ReceivedReader::new(ep, expand.raw().max_block_threads()?)?;
         let local_experts = reader.local_experts();

@@ -38,6 +38,7 @@ pub use unpack::{RowUnpacker, Unpacked};
 use crate::args::{ExpertContractArgs, ExpertExpandArgs};
 use crate::error::{Error, Result};
 use crate::kernels;
+use crate::route::load;
 use crate::run::{Dispatched, ExpertKernel, ExpertParallel};
 use crate::slot::{SlotAddresses, Taken};
 use crate::tensor::{DeviceSlice, ExpertOutput, LayoutOutput};
@@ -82,8 +83,8 @@ impl ExpertMajor {
         let plan = ExpertMajorPlan::new(ep.plan(), ep.rank(), config)?;
         let (world, element) = (ep.world(), ep.plan().config().combine_type);
         let device = world.device();
-        let expand = world.jit().load(device, &kernels::expert_expand())?.get(kernels::EXPERT_EXPAND)?;
-        let contract = world.jit().load(device, &kernels::expert_contract(element))?;
+        let expand = load(world, ep.plan(), kernels::expert_expand())?.get(kernels::EXPERT_EXPAND)?;
+        let contract = load(world, ep.plan(), kernels::expert_contract(element))?;
         let contract = contract.get(kernels::EXPERT_CONTRACT)?;
         let counter = LocalExpertCounter::new(ep)?;
         check_local(plan.expand_local_bytes(), plan.local_experts(), counter.reader().limits())?;

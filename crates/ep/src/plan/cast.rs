@@ -20,6 +20,11 @@ impl EpConfig {
         }
     }
 
+    /// Bytes of scales that the caller gives per token: none for a cast.
+    pub(crate) fn given_scale_bytes(&self) -> u32 {
+        if self.dispatch_cast == DispatchCast::None { self.scale_bytes } else { 0 }
+    }
+
     pub(crate) fn check_cast(&self) -> Result<()> {
         let cast = self.dispatch_cast;
         let Some(sent) = cast.data_type() else { return Ok(()) };

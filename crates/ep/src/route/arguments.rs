@@ -10,7 +10,7 @@ use crate::args::{
     CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, DispatchReplayArgs, FillWeightsArgs,
     LateWeightsArgs, MaskView, PlacementView, ReceivedView, SaveRoutingArgs, SavedRouting,
 };
-use crate::options::{DispatchCast, Mode};
+use crate::options::Mode;
 use crate::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan, RoutingLayout};
 use crate::slot::SlotAddresses;
 use crate::tensor::{CombineOutput, DeviceSlice, Tokens};
@@ -106,8 +106,7 @@ impl RankArguments<'_> {
             fan_out: self.plan.fan_out(),
             row_bytes: self.plan.row_bytes(),
             meta_bytes: self.plan.meta_bytes(),
-            // With a cast the caller gives no scales.
-            scale_bytes: if config.dispatch_cast == DispatchCast::None { config.scale_bytes } else { 0 },
+            scale_bytes: config.given_scale_bytes(),
             parts: geometry.parts,
             segments: geometry.segments,
             flag_stride: FLAG_STRIDE,

@@ -98,11 +98,15 @@ pub(crate) struct Context {
     pub(crate) launches: AtomicU64,
 }
 
-/// Loads a kernel of a plan, compiled for device token counts where the plan has them.
-pub(super) fn load(world: &World, plan: &Plan, spec: KernelSpec) -> Result<Arc<LoadedUnit>> {
+/// Loads a kernel of a plan, compiled for the plan.
+pub(crate) fn load(world: &World, plan: &Plan, spec: KernelSpec) -> Result<Arc<LoadedUnit>> {
+    Ok(world.jit().load(world.device(), &plan.known_to(spec))?)
+}
+
+/// The same for a kernel that has a variant for device token counts, which plans with them get.
+pub(crate) fn load_counted(world: &World, plan: &Plan, spec: KernelSpec) -> Result<Arc<LoadedUnit>> {
     let counted = plan.config().device_token_count;
-    let spec = if counted { kernels::with_device_count(spec) } else { spec };
-    Ok(world.jit().load(world.device(), &spec)?)
+    load(world, plan, if counted { kernels::with_device_count(spec) } else { spec })
 }
 
 /// Launches a kernel without the slot's order and record.

@@ -11,7 +11,7 @@ use anabranch_hip_jit::LoadedKernel;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{PeerCopy, Team, World};
 
-use super::context::{Call, enqueue, load};
+use super::context::{Call, enqueue, load_counted};
 use super::pointer;
 use super::{COMBINE, Context, Launcher, Rest, Steps};
 use crate::args::{CombineArgs, CombineEngineArgs, DispatchEngineArgs, MaskView};
@@ -59,9 +59,10 @@ struct Pieces {
 impl Engine {
     pub(super) fn load(world: &World, plan: &Plan) -> Result<Self> {
         let (config, device) = (plan.config(), world.device());
-        let dispatch = load(world, plan, kernels::dispatch_engine(config.cast_from, config.dispatch_cast))?;
-        let combine = load(world, plan, kernels::combine_engine(config.combine_type))?;
-        let pull = load(world, plan, kernels::combine(config.combine_type))?;
+        let dispatch =
+            load_counted(world, plan, kernels::dispatch_engine(config.cast_from, config.dispatch_cast))?;
+        let combine = load_counted(world, plan, kernels::combine_engine(config.combine_type))?;
+        let pull = load_counted(world, plan, kernels::combine(config.combine_type))?;
         let joins =
             Joins { running: device.create_priority_stream()?, captured: device.create_priority_stream()? };
         Ok(Self {

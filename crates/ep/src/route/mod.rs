@@ -33,7 +33,7 @@ pub use arguments::{Push, RankArguments};
 #[cfg(not(feature = "simulation"))]
 pub(crate) use arguments::{Push, RankArguments};
 pub use context::{COMBINE, COUNT, DISPATCH};
-pub(crate) use context::{COMBINE_NAME, COUNT_NAME, Context, DISPATCH_NAME, Launcher};
+pub(crate) use context::{COMBINE_NAME, COUNT_NAME, Context, DISPATCH_NAME, Launcher, load, load_counted};
 use engine::Engine;
 pub(crate) use mask::MaskTable;
 pub(crate) use near::Near;

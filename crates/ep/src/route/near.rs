@@ -4,7 +4,7 @@ use anabranch_hip::{DeviceAddress, Kernel as RawKernel};
 use anabranch_hip_jit::LoadedKernel;
 use anabranch_shmem::{LaunchEvent, LaunchGuard, World};
 
-use super::context::{Call, enqueue, load};
+use super::context::{Call, enqueue, load, load_counted};
 use super::{Context, Launcher, MaskTable, Rest, Split, Steps};
 use crate::args::{
     CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, DispatchExpertsArgs, DispatchReplayArgs,
@@ -40,18 +40,18 @@ pub(crate) struct Near {
 impl Near {
     pub(super) fn load(world: &World, plan: &Plan, options: &NearOptions) -> Result<Self> {
         let config = plan.config();
-        let load = |spec| load(world, plan, spec);
+        let counted = |spec| load_counted(world, plan, spec);
         let masked = |spec| if options.patience.is_some() { kernels::masking(spec) } else { spec };
         let weighted =
             |spec| masked(if options.combine_weights { kernels::with_weights(spec) } else { spec });
         let count = match plan.mode() {
-            Mode::Compact => Some(load(kernels::count())?.get(kernels::COUNT)?),
+            Mode::Compact => Some(counted(kernels::count())?.get(kernels::COUNT)?),
             _ => None,
         };
-        let dispatch = load(masked(kernels::dispatch_cast(config.cast_from, config.dispatch_cast)))?;
-        let pull = load(weighted(kernels::combine(config.combine_type)))?;
+        let dispatch = counted(masked(kernels::dispatch_cast(config.cast_from, config.dispatch_cast)))?;
+        let pull = counted(weighted(kernels::combine(config.combine_type)))?;
         let push = if config.combine_source.pushes() {
-            let unit = load(weighted(kernels::combine_push(config.combine_type, options.codec)))?;
+            let unit = counted(weighted(kernels::combine_push(config.combine_type, options.codec)))?;
             let all = [kernels::COMBINE_PUSH, kernels::COMBINE_PUSH_SEND, kernels::COMBINE_PUSH_RECV];
             Some(Split::of(&unit, all)?)
         } else {
@@ -64,7 +64,7 @@ impl Near {
             None
         };
         let late = if options.late_weights {
-            Some(load(masked(kernels::late_weights()))?.get(kernels::LATE_WEIGHTS)?)
+            Some(counted(masked(kernels::late_weights()))?.get(kernels::LATE_WEIGHTS)?)
         } else {
             None
         };
@@ -78,7 +78,7 @@ impl Near {
             pull: Split::of(&pull, [kernels::COMBINE, kernels::COMBINE_SEND, kernels::COMBINE_RECV])?,
             push,
             save: jit.load(device, &kernels::save_routing())?.get(kernels::SAVE_ROUTING)?,
-            replay: jit.load(device, &kernels::dispatch_replay())?.get(kernels::DISPATCH_REPLAY)?,
+            replay: load(world, plan, kernels::dispatch_replay())?.get(kernels::DISPATCH_REPLAY)?,
             fill,
             late,
             mask: mask.transpose()?,

@@ -6,7 +6,7 @@ use anabranch_ranks::Group;
 use anabranch_shmem::Error::NotAMember;
 use anabranch_shmem::World;
 
-use super::context::{Call, enqueue, load};
+use super::context::{Call, enqueue, load_counted};
 use super::{Context, Launcher, Rest, Split, Steps};
 use crate::args::{CombineNodesArgs, DispatchNodesArgs, NodesView};
 use crate::error::Result;
@@ -32,7 +32,7 @@ impl Internode {
         let (config, by_node) = (plan.config(), options.by_node);
         let spec = world.kernel(&kernels::DISPATCH_NODES_UNIT);
         let spec = kernels::dispatch_nodes(spec, config.cast_from, config.dispatch_cast, by_node);
-        let dispatch = load(world, plan, spec)?;
+        let dispatch = load_counted(world, plan, spec)?;
         let relay = if by_node {
             let unit = world.jit().load(world.device(), &kernels::dispatch_relay())?;
             Some(unit.get(kernels::DISPATCH_RELAY)?)
@@ -40,7 +40,7 @@ impl Internode {
             None
         };
         let spec = world.kernel(&kernels::COMBINE_NODES_UNIT);
-        let combine = load(world, plan, kernels::combine_nodes(spec, config.combine_type))?;
+        let combine = load_counted(world, plan, kernels::combine_nodes(spec, config.combine_type))?;
         let rank = world.rank();
         let me =
             group.rank_of(rank).ok_or_else(|| NotAMember { step: "expert parallelism".to_owned(), rank })?;

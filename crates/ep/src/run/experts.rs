@@ -8,6 +8,7 @@ use crate::args::{DispatchExpertsArgs, ExpertExpandArgs};
 use crate::error::Result;
 use crate::kernels;
 use crate::plan::{DeviceLimits, Geometry, Plan};
+use crate::route::load_counted;
 use crate::slot::SlotAddresses;
 use crate::tensor::Tokens;
 
@@ -35,8 +36,7 @@ impl ExpertParallel {
         let local_bytes = local as u32; // at most the device's local memory
         let config = plan.config();
         let spec = kernels::dispatch_experts(config.cast_from, config.dispatch_cast);
-        let spec = if config.device_token_count { kernels::with_device_count(spec) } else { spec };
-        let kernel = world.jit().load(world.device(), &spec)?.get(kernels::DISPATCH_EXPERTS)?;
+        let kernel = load_counted(world, plan, spec)?.get(kernels::DISPATCH_EXPERTS)?;
         let most_waves = kernel.raw().max_block_threads()? / limits.wave_size;
         let waves = limits.preferred_waves.min(most_waves).max(1);
         let (threads, local) = (waves * limits.wave_size, local_bytes + LOCAL_RESERVED_BYTES);

@@ -189,6 +189,15 @@ struct LocalArray {
 
 // ---- entry points -------------------------------------------------------------------------------------------
 // ANABRANCH_KERNEL(name, Arguments, max_block_threads) { ... uses `grid` and `args` ... }
+//
+// A kernel that is compiled for one plan has constants: fields of its arguments whose values the compiler knows. Launches have the same
+// values (`LoadedKernel::launch` checks it). A kernel without constants reads all fields.
+#if defined(ANABRANCH_CONSTANTS)
+#define ANABRANCH_KNOWN(ARGUMENTS, GIVEN) ARGUMENTS known = GIVEN; ANABRANCH_CONSTANTS_##ARGUMENTS(known)
+#else
+#define ANABRANCH_KNOWN(ARGUMENTS, GIVEN) const ARGUMENTS& known = GIVEN;
+#endif
+
 #if defined(ANABRANCH_TARGET_HOST)
 #define ANABRANCH_KERNEL(NAME, ARGUMENTS, MAX_THREADS)                                                           \
     struct NAME##_parameter {                                                                                    \
@@ -199,7 +208,8 @@ struct LocalArray {
     extern "C" __attribute__((visibility("default"))) void NAME(AnabranchHostLane* lane, const void* pointer) {  \
         const NAME##_parameter* parameter = static_cast<const NAME##_parameter*>(pointer);                       \
         Grid grid = {lane->block, lane->thread, lane->block_threads, lane->grid_blocks, lane};                   \
-        NAME##_body(grid, parameter->arguments);                                                                 \
+        ANABRANCH_KNOWN(ARGUMENTS, parameter->arguments)                                                         \
+        NAME##_body(grid, known);                                                                                \
     }                                                                                                            \
     extern "C" __attribute__((visibility("default"))) const AnabranchHostKernel NAME##_host_kernel;              \
     const AnabranchHostKernel NAME##_host_kernel = {ANABRANCH_HOST_KERNEL_ABI, WAVE_SIZE,                        \
@@ -216,7 +226,8 @@ struct LocalArray {
         NAME(const __grid_constant__ NAME##_parameter parameter) {                                               \
         Grid grid = {target::block_index(), target::thread_index(), parameter.launch.block_threads,              \
                      parameter.launch.grid_blocks};                                                              \
-        NAME##_body(grid, parameter.arguments);                                                                  \
+        ANABRANCH_KNOWN(ARGUMENTS, parameter.arguments)                                                          \
+        NAME##_body(grid, known);                                                                                \
     }                                                                                                            \
     static ANABRANCH_DEVICE void NAME##_body(const Grid& grid, const ARGUMENTS& args)
 #else
@@ -230,7 +241,8 @@ struct LocalArray {
     __attribute__((visibility("protected"))) void NAME(const NAME##_parameter parameter) {                       \
         Grid grid = {target::block_index(), target::thread_index(), parameter.launch.block_threads,              \
                      parameter.launch.grid_blocks};                                                              \
-        NAME##_body(grid, parameter.arguments);                                                                  \
+        ANABRANCH_KNOWN(ARGUMENTS, parameter.arguments)                                                          \
+        NAME##_body(grid, known);                                                                                \
     }                                                                                                            \
     static ANABRANCH_DEVICE void NAME##_body(const Grid& grid, const ARGUMENTS& args)
 #endif

@@ -72,10 +72,10 @@ const ON_GPUS: [u64; 3] = [16 << 20, 64 << 20, 256 << 20];
 const ON_THE_HOST: [u64; 1] = [64 << 10];
 
 /// What a run launches.
-pub(crate) fn needed_kernels(arguments: &OverlapArgs) -> Vec<KernelSpec> {
+pub(crate) fn needed_kernels(arguments: &OverlapArgs, ranks: u32) -> Vec<KernelSpec> {
     let mut all = vec![KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT)];
     all.extend(device::own_kernels());
-    all.extend(ours::kernels(arguments.dtype));
+    all.extend(ours::kernels(arguments.dtype, ranks));
     all
 }
 

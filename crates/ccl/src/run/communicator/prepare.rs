@@ -254,7 +254,7 @@ impl Communicator {
         match self.units.entry(key(unit, data_type)) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(vacant) => {
-                let spec = kernels::spec_in(&self.world, unit, data_type);
+                let spec = kernels::spec_in(&self.world, self.team.size(), unit, data_type);
                 Ok(vacant.insert(self.world.jit().load(self.world.device(), &spec)?))
             }
         }
