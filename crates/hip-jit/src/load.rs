@@ -232,6 +232,11 @@ impl LoadedUnit {
         &self.module.label
     }
 
+    /// Whether both have one module, loaded once.
+    pub fn shares_module(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.module, &other.module)
+    }
+
     /// The key of its object.
     pub fn key(&self) -> CacheKey {
         self.module.key

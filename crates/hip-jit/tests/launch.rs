@@ -52,7 +52,7 @@ fn each_device_has_its_own_module() {
         }
         assert_eq!((jit.loaded_modules(), jit.stats().compiled), (3, 1));
         let again = jit.load(&device(&runtime, 3), &spec()).unwrap();
-        assert_eq!((again.key(), jit.loaded_modules()), (held[1].key(), 3));
+        assert!(again.shares_module(&held[1]));
         drop((again, held));
         assert_eq!(jit.loaded_modules(), 0);
     }
@@ -119,7 +119,7 @@ fn two_machines_of_one_process_have_their_own_modules() {
     let jit = scratch.jit(search(None));
     let (first, second) = (machine(1, 1), machine(1, 1));
     let units = [&first, &second].map(|runtime| jit.load(&device(runtime, 0), &spec()).unwrap());
-    assert_eq!(jit.loaded_modules(), 2);
+    assert!(!units[0].shares_module(&units[1]));
     assert_eq!(units[0].key(), units[1].key());
     for (runtime, unit) in [&first, &second].into_iter().zip(&units) {
         assert_eq!(scale(&unit.get(SCALE).unwrap(), &device(runtime, 0), 3, 5), [5, 10, 15]);
