@@ -1,8 +1,9 @@
 //! Every collective, algorithm, form and location against the oracle, on the host runtime.
 
-use crate::common::{all_well, jit, on_ranks, world_config};
+use crate::common::{all_well, jit, jit_of, on_ranks, world_config};
 use anabranch_ccl::{Algorithm, CclConfig, Collective, Communicator, DataType, LocationKind};
 use anabranch_conformance::ccl::{self as conformance, Case, Scratch};
+use anabranch_hip_jit::{ConstantsMode, Jit};
 use anabranch_ranks::GroupRank;
 
 const LOCATIONS: [LocationKind; 3] = [LocationKind::Symmetric, LocationKind::Local, LocationKind::Registered];
@@ -34,7 +35,18 @@ fn cases(members: u32, data_type: DataType, counts: &[u64]) -> Vec<Case> {
 }
 
 fn check(ranks: u32, wave: u32, data_type: DataType, counts: &[u64], config: &CclConfig) -> usize {
-    let results = on_ranks(ranks, wave, &world_config(), &jit(), |world| {
+    check_with(&jit(), ranks, wave, data_type, counts, config)
+}
+
+fn check_with(
+    jit: &Jit,
+    ranks: u32,
+    wave: u32,
+    data_type: DataType,
+    counts: &[u64],
+    config: &CclConfig,
+) -> usize {
+    let results = on_ranks(ranks, wave, &world_config(), jit, |world| {
         let stream = world.device().create_stream()?;
         let mut done = 0;
         for algorithm in [None].into_iter().chain(Algorithm::ALL.map(Some)) {
@@ -75,6 +87,13 @@ fn small_staging_takes_many_steps() {
 fn groups_of_one_and_two() {
     check(1, 4, DataType::I64, &COUNTS, &CclConfig::default());
     check(2, 4, DataType::U8, &COUNTS, &CclConfig::default());
+}
+
+/// As on GPUs.
+#[test]
+fn kernels_that_know_the_number_of_members() {
+    let jit = jit_of(|config| config.constants = ConstantsMode::Always);
+    check_with(&jit, 3, 4, DataType::F16, &[1, 255, 4099], &CclConfig::default());
 }
 
 /// Communicators of many groups get smaller and smaller until none fits, and one of a single member always does.

@@ -4,10 +4,13 @@ use crate::common::{cache, tools};
 use anabranch_ccl::DataType;
 use anabranch_ccl::device_api::DEVICE_HEADERS as CCL_HEADERS;
 use anabranch_ccl::kernels::{
-    GATHER_MANY_UNIT, MOVE_UNIT, NETWORK_MOVE_UNIT, NETWORK_REDUCE_UNIT, PIPES_UNIT, PUSH_TO_ROOT_UNIT,
-    TWO_HOP_UNIT, UNITS, spec,
+    BULK_REDUCE_UNIT, FINGERPRINT_UNIT, GATHER_MANY_UNIT, MOVE_UNIT, NETWORK_MOVE_UNIT, NETWORK_REDUCE_UNIT,
+    PACKET_REDUCE_UNIT, PIPES_UNIT, PUSH_TO_ROOT_UNIT, REDUCE_NORM_UNIT, TWO_HOP_UNIT, UNITS, for_members,
+    spec,
 };
-use anabranch_hip_jit::{Error, Jit, JitConfig, KernelSpec, KernelUnit, Target, TargetKind, ToolSearch};
+use anabranch_hip_jit::{
+    ConstantsMode, Error, Jit, JitConfig, KernelSpec, KernelUnit, Target, TargetKind, ToolSearch,
+};
 use anabranch_shmem::device_api::DEVICE_HEADERS as SHMEM_HEADERS;
 use anabranch_shmem::{Atomics, Provider};
 use anabranch_testkit::isa::{check_disassembly, disassemble, resources, wave_releases};
@@ -80,6 +83,7 @@ fn headers_compile_without_warnings() {
 fn gpu_code_keeps_ordering_rules_without_spills() {
     let mut config = JitConfig::new(cache());
     config.deny_warnings = true;
+    config.constants = ConstantsMode::Always;
     let jit = Jit::new(config, tools());
     let mut problems = Vec::new();
     for target in ["gfx942", "gfx1201", "sm_90"] {
@@ -97,7 +101,19 @@ fn gpu_code_keeps_ordering_rules_without_spills() {
         });
         let bytes = [&GATHER_MANY_UNIT, &PIPES_UNIT, &TWO_HOP_UNIT, &NETWORK_MOVE_UNIT];
         let bytes = bytes.map(|unit| spec(unit, DataType::U8));
-        for spec in bytes.into_iter().chain(by_nic).chain(reduce) {
+        let of_a_node = [
+            &MOVE_UNIT,
+            &TWO_HOP_UNIT,
+            &GATHER_MANY_UNIT,
+            &PIPES_UNIT,
+            &FINGERPRINT_UNIT,
+            &PACKET_REDUCE_UNIT,
+            &BULK_REDUCE_UNIT,
+            &PUSH_TO_ROOT_UNIT,
+            &REDUCE_NORM_UNIT,
+        ];
+        let of_a_node = of_a_node.map(|unit| for_members(spec(unit, DataType::Bf16), 8));
+        for spec in bytes.into_iter().chain(by_nic).chain(reduce).chain(of_a_node) {
             let object = match jit.compile(&spec, &target) {
                 Ok(object) => object,
                 Err(error @ Error::NoCompiler { .. }) => {

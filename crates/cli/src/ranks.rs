@@ -21,7 +21,8 @@ use anabranch_bench::ranks::{RankArgs, RankContext};
 
 /// Runs `work` on every rank. First calls `check` with the configuration and the number of ranks, so that an invalid request
 /// is one error of this process, before any rank starts. Then compiles what `kernels` returns for the same, with a line
-/// of progress, so that the ranks find them in the cache; then starts threads, or processes of this program with the subcommand `hidden`, which call [`run_rank`].
+/// of progress, so that the ranks find them in the cache. Then starts threads, or processes of this program with the
+/// subcommand `hidden`, which call [`run_rank`].
 ///
 /// # Errors
 /// Errors of the configuration, of `check`, of the compiler, and of the first failing rank.

@@ -1,6 +1,6 @@
 //! Rows of all experts one after the other, beside the layout with a fixed number of places for each expert, which the oracle judges.
 
-use crate::common::{Case, Routing, Uploaded, all_well, bytes_of, on_ranks, upload, world_config};
+use crate::common::{Case, Routing, Uploaded, all_well, bytes_of, upload, world_config};
 use crate::expert_major_common::{CANARY, Guarded, read};
 use anabranch_ep::expert_major::{SLOT_DROPPED, SLOT_NONE};
 use anabranch_ep::{
@@ -230,7 +230,7 @@ impl Bench<'_> {
 }
 
 fn run(case: &Case, config: ContiguousLayout) {
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    all_well(case.on_ranks(&world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
         let (device, me) = (world.device(), ep.rank());
         let experts = ContiguousExperts::new(&ep)?;
@@ -328,7 +328,7 @@ fn all_forms_give_the_rows_and_sums_of_the_padded_layout() {
 #[test]
 fn tensors_that_do_not_fit_are_refused() {
     let case = case(4, Mode::Compact);
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    all_well(case.on_ranks(&world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
         let experts = ContiguousExperts::new(&ep)?;
         let stream = world.device().create_stream()?;

@@ -4,7 +4,7 @@ use crate::common;
 
 use crate::common::{
     Case, Input, Numbers, Uploaded, all_well, bytes_of, judge_dropped, judge_output, judge_rows,
-    judge_weights, on_ranks, oracle, run_expert, upload, window_bytes, world_config,
+    judge_weights, oracle, run_expert, upload, window_bytes, world_config,
 };
 use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{
@@ -106,7 +106,7 @@ fn on_plans(
     case: &Case,
     test: impl Fn(&World, &ExpertParallel, &ReferenceExpert, &Stream) -> Result<(), Error> + Sync,
 ) {
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    all_well(case.on_ranks(&world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
         let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
         let stream = world.device().create_stream()?;

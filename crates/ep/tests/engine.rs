@@ -27,7 +27,7 @@ use anabranch_transport::TransportKind;
 
 /// How ranks reach each other, and so which engines copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Route {
+pub(crate) enum Route {
     /// Streams copy.
     P2p,
     /// Kernels write queues, whose rings hold a few packets.
@@ -54,15 +54,15 @@ impl Route {
     }
 }
 
-fn by_engine(ranks: u32, wave: u32) -> Case {
+pub(crate) fn by_engine(ranks: u32, wave: u32) -> Case {
     let mut case = Case::new(ranks, wave);
     case.config = case.config.payload(Payload::CopyEngine);
     case
 }
 
 /// Rounds of whole operations, with other tokens and routings each.
-fn run(case: &Case, route: Route, rounds: u64) {
-    all_well(on_ranks(case.ranks, case.wave, &route.config(), |world| {
+pub(crate) fn run(case: &Case, route: Route, rounds: u64) {
+    all_well(case.on_ranks(&route.config(), |world| {
         route.check(world);
         run_rounds(world, case, rounds)
     }));
@@ -127,7 +127,7 @@ fn send_and_recv_with_other_work_between_equal_the_whole() {
     for route in ROUTES {
         let mut case = by_engine(4, 4);
         case.config = case.config.max_recv(45);
-        all_well(on_ranks(case.ranks, case.wave, &route.config(), |world| {
+        all_well(case.on_ranks(&route.config(), |world| {
             let mut rank = Rank::new(world, &case)?;
             let (stream, side) = (world.device().create_stream()?, world.device().create_stream()?);
             for number in 0..6 {

@@ -1,6 +1,6 @@
 //! Expert-major rows and back on the host runtime, judged bit by bit.
 
-use crate::common::{Case, Routing, Uploaded, all_well, on_ranks, world_config};
+use crate::common::{Case, Routing, Uploaded, all_well, world_config};
 use crate::expert_major_common::{CANARY, run, write};
 use anabranch_ep::{
     COMBINED_TYPES, DataType, DispatchCast, EpConfig, EpShape, ExpertMajor, ExpertMajorConfig,
@@ -123,7 +123,7 @@ fn scales_by_column_are_those_by_row() {
         let mut case = Case::new(3, wave);
         case.config = case.config.scale_bytes(scale_bytes);
         case.routing = routing;
-        let rows = all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+        let rows = all_well(case.on_ranks(&world_config(), |world| {
             let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
             let layout = |scales| {
                 let config = ExpertMajorConfig::new().capacity(capacity).alignment(4).scale_layout(scales);

@@ -1,6 +1,6 @@
 //! Expert-major rows in graphs, with several dispatches in flight, and in the wrong order.
 
-use crate::common::{Case, Routing, Uploaded, all_well, depart, on_ranks, oracle, world_config};
+use crate::common::{Case, Routing, Uploaded, all_well, depart, oracle, world_config};
 use crate::expert_major_common::{Bench, CANARY, Guarded, read, round, write};
 use anabranch_conformance::ep::ElementValues as _;
 use anabranch_conformance::ep::oracle::{ExpertOutputs, FactorExperts, Oracle};
@@ -14,7 +14,7 @@ use anabranch_shmem::World;
 
 /// What every test begins with.
 fn on_plans(case: &Case, test: impl Fn(&World, &ExpertParallel, &Stream) -> Result<(), Error> + Sync) {
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    all_well(case.on_ranks(&world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
         let stream = world.device().create_stream()?;
         test(world, &ep, &stream)?;

@@ -1,6 +1,6 @@
 //! Expert-major rows contracted into a buffer and pushed from there, through every codec: judged bit by bit.
 
-use crate::common::{Case, Routing, Uploaded, all_well, depart, on_ranks, oracle, world_config};
+use crate::common::{Case, Routing, Uploaded, all_well, depart, oracle, world_config};
 use crate::expert_major_common::{Bench, Guarded, round, run};
 use anabranch_conformance::ep::oracle::FactorExperts;
 use anabranch_ep::{
@@ -20,7 +20,7 @@ fn pushing(ranks: u32, wave: u32) -> Case {
 
 /// What every test of one plan begins with.
 fn on_plans(case: &Case, test: impl Fn(&World, &ExpertParallel, &Stream) -> Result<(), Error> + Sync) {
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    all_well(case.on_ranks(&world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
         let stream = world.device().create_stream()?;
         test(world, &ep, &stream)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::common::{
-    Case, Uploaded, all_well, jit, judge_output, machine, on_ranks, oracle, round, work, world_config,
+    Case, Uploaded, all_well, jit, judge_output, machine, oracle, round, work, world_config,
 };
 use anabranch_bootstrap::Rendezvous;
 use anabranch_conformance::ep::reference::ReferenceExpert;
@@ -32,7 +32,7 @@ fn every_call_keeps_the_current_device() {
     for staged in [false, true] {
         let mut case = Case::new(3, 4);
         case.staged = staged;
-        all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+        all_well(case.on_ranks(&world_config(), |world| {
             let runtime = world.device().runtime();
             // The next rank's: memory of this rank that went there would be missed, or met.
             let others = ((world.rank().get() + 1) % case.ranks) as c_int;

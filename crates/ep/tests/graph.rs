@@ -1,7 +1,7 @@
 //! Dispatch and combine captured into graphs and replayed, judged bit by bit after every replay.
 
 use crate::common::{
-    Case, Uploaded, all_well, depart, judge_output, land, on_ranks, oracle, round, work, world_config,
+    Case, Uploaded, all_well, depart, judge_output, land, oracle, round, work, world_config,
 };
 use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{DataType, DispatchCast, Error, ExpertOutput, ExpertParallel, Fp8Format, Mode};
@@ -85,7 +85,7 @@ fn on_plans(
     case: &Case,
     test: impl Fn(&World, &ExpertParallel, &ReferenceExpert, &Stream) -> Result<(), Error> + Sync,
 ) {
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    all_well(case.on_ranks(&world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
         let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
         let stream = world.device().create_stream()?;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::common::{cache, tools};
-use anabranch_ep::kernels;
-use anabranch_hip_jit::{Error, Jit, JitConfig, Target};
+use anabranch_ep::{EpConfig, EpShape, Plan, kernels};
+use anabranch_hip_jit::{ConstantsMode, Error, Jit, JitConfig, Target};
 use anabranch_testkit::isa::{check_disassembly, disassemble, resources, wave_releases};
 use anabranch_testkit::lint::lint_source;
 
@@ -36,11 +36,16 @@ fn every_variant_is_listed_once() {
 fn code_for_amd_keeps_the_ordering_rules_and_spills_nothing() {
     let mut config = JitConfig::new(cache());
     config.deny_warnings = true;
+    config.constants = ConstantsMode::Always;
     let jit = Jit::new(config, tools());
     let mut problems = Vec::new();
-    for target in ["gfx942", "gfx1201"] {
+    let shape = EpShape { hidden: 7168, experts: 256, top_k: 8, max_tokens: 128 };
+    let plan = Plan::new(EpConfig::new(shape), 8).unwrap();
+    for (target, with_constants) in [("gfx942", true), ("gfx1201", false)] {
         let target: Target = target.parse().unwrap();
-        for spec in kernels() {
+        let for_any_plan = kernels().into_iter();
+        let for_plan = kernels().into_iter().map(|spec| plan.known_to(spec)).filter(|_| with_constants);
+        for spec in for_any_plan.chain(for_plan) {
             let object = match jit.compile(&spec, &target) {
                 Ok(object) => object,
                 Err(error @ Error::NoCompiler { .. }) => {

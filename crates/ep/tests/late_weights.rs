@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use crate::common::{Case, Uploaded, all_well, judge_rows, on_ranks, oracle, world_config};
+use crate::common::{Case, Uploaded, all_well, judge_rows, oracle, world_config};
 use anabranch_conformance::ep::oracle::FactorExperts;
 use anabranch_conformance::ep::reference::ReferenceExpertMajor;
 use anabranch_ep::{
     DeviceSlice, Error, ExpertMajor, ExpertMajorConfig, ExpertOutput, ExpertParallel, Mode, OnTimeout, Tokens,
 };
 use anabranch_hip::{DeviceBuffer, Stream};
+use anabranch_hip_jit::ConstantsMode;
 use anabranch_shmem::WorldConfig;
 
 /// A dispatch without weights, and the weights after it.
@@ -58,8 +59,9 @@ fn late_weights_give_the_bits_of_dispatched_weights() {
         if mode == Mode::Compact {
             // Some copies are dropped.
             case.config = case.config.max_recv(30);
+            case.constants = ConstantsMode::Always;
         }
-        all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+        all_well(case.on_ranks(&world_config(), |world| {
             let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
             let (device, me) = (world.device(), ep.rank());
             let stream = device.create_stream()?;
@@ -105,7 +107,7 @@ fn late_weights_that_cannot_be_sent_are_refused() {
     let mut case = Case::new(2, 1);
     case.config = case.config.late_weights(true).slots(2);
     case.tokens = vec![40, 17];
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    all_well(case.on_ranks(&world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
         let without = ExpertParallel::new(world, world.group(), case.config.clone().late_weights(false))?;
         let stream = world.device().create_stream()?;
@@ -143,7 +145,7 @@ fn a_rank_that_sends_no_weights_is_named_by_the_others() {
     let mut case = Case::new(3, 4);
     case.config = case.config.late_weights(true);
     let config = WorldConfig { operation_deadline: Duration::from_secs(2), ..world_config() };
-    let results = on_ranks(case.ranks, case.wave, &config, |world| {
+    let results = case.on_ranks(&config, |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
         let stream = world.device().create_stream()?;
         let me = ep.rank().get();

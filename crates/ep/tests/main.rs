@@ -14,6 +14,7 @@ mod codec_error;
 mod combine_weights;
 mod common;
 mod compact;
+mod constants;
 mod contiguous;
 mod device_count;
 mod engine;

@@ -16,7 +16,7 @@ use anabranch_shmem::WorldConfig;
 
 fn on_case(case: &Case, test: impl Fn(&Rank<'_>) -> Result<(), Error> + Sync) {
     let config = WorldConfig { operation_deadline: Duration::from_secs(30), ..world_config() };
-    all_well(on_ranks(case.ranks, case.wave, &config, |world| {
+    all_well(case.on_ranks(&config, |world| {
         let rank = Rank::new(world, case)?;
         test(&rank)?;
         rank.meet("end of the test")
@@ -347,7 +347,7 @@ fn a_thread_that_fails_is_masked_and_its_loss_counts_when_the_plan_is_gone() {
     let case = masking(3, 4);
     let went_on = AtomicU32::new(0);
     let config = WorldConfig { operation_deadline: Duration::from_secs(30), ..world_config() };
-    let results = on_ranks(case.ranks, case.wave, &config, |world| {
+    let results = case.on_ranks(&config, |world| {
         let rank = Rank::new(world, &case)?;
         (0..2).try_for_each(|number| rank.round(number))?;
         if rank.me() == 1 {

@@ -18,8 +18,8 @@ use anabranch_ep::{
 use anabranch_ranks::GroupRank;
 
 /// Rounds of whole operations, with other tokens and routings each.
-fn run(case: &Case, rounds: u64) {
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+pub(crate) fn run(case: &Case, rounds: u64) {
+    all_well(case.on_ranks(&world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
         assert!(ep.plan().across().is_some_and(|(_, way)| way == case.config.across));
         let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
@@ -113,7 +113,7 @@ fn send_and_recv_with_other_work_between_equal_the_whole() {
             let mut case = across(&[2, 2], 4, way);
             case.config = case.config.max_recv(45);
             case.staged = staged;
-            all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+            all_well(case.on_ranks(&world_config(), |world| {
                 let mut rank = Rank::new(world, &case)?;
                 let (stream, side) = (world.device().create_stream()?, world.device().create_stream()?);
                 for number in 0..6 {

@@ -6,8 +6,7 @@ use crate::expert_major_common;
 use std::collections::BTreeSet;
 
 use crate::common::{
-    Case, Input, Routing, all_well, bytes_of, judge_dropped, judge_output, judge_rows, on_ranks, oracle,
-    world_config,
+    Case, Input, Routing, all_well, bytes_of, judge_dropped, judge_output, judge_rows, oracle, world_config,
 };
 use crate::expert_major_common::{Bench, Guarded, write};
 use anabranch_conformance::ep::reference::ReferenceExpert;
@@ -206,7 +205,7 @@ fn token_major(
 
 fn run(drawn: &Drawn) {
     let case = &drawn.case;
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    all_well(case.on_ranks(&world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
         let stream = world.device().create_stream()?;
         if let Some(layout) = drawn.layout {

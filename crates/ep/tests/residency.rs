@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{
-    Case, Uploaded, all_well, judge_output, on_ranks, oracle, round, run_expert, world_config,
-};
+use crate::common::{Case, Uploaded, all_well, judge_output, oracle, round, run_expert, world_config};
 use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{Error, ExpertOutput, ExpertParallel, Payload};
 use anabranch_hip::Stream;
@@ -17,7 +15,7 @@ const RESIDENT: u32 = 16;
 fn grids_of_all_slots_and_plans_fit_together() {
     let mut case = Case::new(2, 64);
     case.config = case.config.slots(2);
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    all_well(case.on_ranks(&world_config(), |world| {
         let make = || ExpertParallel::new(world, world.group(), case.config.clone());
         let blocks = |ep: &ExpertParallel| {
             let tokens = case.config.max_tokens;
@@ -55,7 +53,7 @@ fn plans_in_one_order_share_the_device_and_run_one_after_the_other() {
     let mut case = Case::new(2, 64);
     case.config = case.config.slots(2);
     case.config.max_blocks = RESIDENT - 1;
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    all_well(case.on_ranks(&world_config(), |world| {
         let (order, device) = (LaunchOrder::new(world)?, world.device());
         let plans: Vec<_> = (0..3)
             .map(|_| ExpertParallel::in_order(world, world.group(), case.config.clone(), &order))
@@ -118,7 +116,7 @@ fn plans_by_copy_engine_in_one_order_are_captured_on_several_streams() {
 }
 
 fn captured_on_two_streams(case: &Case) {
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    all_well(case.on_ranks(&world_config(), |world| {
         let (order, device) = (LaunchOrder::new(world)?, world.device());
         let plan = || ExpertParallel::in_order(world, world.group(), case.config.clone(), &order);
         let (plans, mut all) = ([plan()?, plan()?], Vec::new());
@@ -168,7 +166,7 @@ fn call(ep: &ExpertParallel, stream: &Stream, rows: &Uploaded, case: &Case) -> R
 fn calls_and_graphs_of_plans_in_one_order_run_one_after_the_other() {
     let mut case = Case::new(2, 64);
     case.config.max_blocks = RESIDENT - 1;
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    all_well(case.on_ranks(&world_config(), |world| {
         let (order, device) = (LaunchOrder::new(world)?, world.device());
         let plan = || ExpertParallel::in_order(world, world.group(), case.config.clone(), &order);
         let plans = [plan()?, plan()?, plan()?, plan()?];
@@ -213,7 +211,7 @@ fn calls_and_graphs_of_plans_in_one_order_run_one_after_the_other() {
 fn captures_that_are_open_at_once_have_one_order_each() {
     let mut case = Case::new(2, 64);
     case.config.max_blocks = RESIDENT - 1;
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    all_well(case.on_ranks(&world_config(), |world| {
         let (order, device) = (LaunchOrder::new(world)?, world.device());
         let plan = || ExpertParallel::in_order(world, world.group(), case.config.clone(), &order);
         let plans = [plan()?, plan()?];

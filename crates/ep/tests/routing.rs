@@ -24,7 +24,7 @@ struct Rank<'a> {
 }
 
 fn on_case(case: &Case, test: impl Fn(&Rank<'_>) -> Result<(), Error> + Sync) {
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    all_well(case.on_ranks(&world_config(), |world| {
         let rank = Rank::new(world, case)?;
         test(&rank)?;
         Ok(world.synchronize(&rank.stream)?)
@@ -357,7 +357,7 @@ fn a_routing_of_a_graph_that_has_not_run_is_a_fault() {
 fn differs(case: &Case, dispatch: impl Fn(&Rank<'_>, &[Routing; 2]) -> Result<Dispatched, Error> + Sync) {
     let mut config = world_config();
     config.operation_deadline = std::time::Duration::from_secs(3);
-    let results = on_ranks(case.ranks, case.wave, &config, |world| {
+    let results = case.on_ranks(&config, |world| {
         let rank = Rank::new(world, case)?;
         let routings = [rank.keep(5)?, rank.keep(5)?];
         drop(dispatch(&rank, &routings)?);

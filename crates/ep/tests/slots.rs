@@ -43,7 +43,7 @@ impl Rank {
 }
 
 fn on_case(case: &Case, test: impl Fn(&World, &Rank) -> Result<(), Error> + Sync) {
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| test(world, &Rank::new(world, case)?)));
+    all_well(case.on_ranks(&world_config(), |world| test(world, &Rank::new(world, case)?)));
 }
 
 fn two_in_flight(waves: &[u32]) {

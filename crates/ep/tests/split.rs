@@ -22,7 +22,7 @@ fn cases() -> Vec<Case> {
 #[test]
 fn send_and_recv_with_other_work_between_equal_the_whole() {
     for case in cases() {
-        all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+        all_well(case.on_ranks(&world_config(), |world| {
             let mut rank = Rank::new(world, &case)?;
             let stream = world.device().create_stream()?;
             for number in 0..4 {
@@ -61,7 +61,7 @@ fn send_and_recv_with_other_work_between_equal_the_whole() {
 #[test]
 fn ranks_may_split_different_operations() {
     for case in cases() {
-        all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+        all_well(case.on_ranks(&world_config(), |world| {
             let mut rank = Rank::new(world, &case)?;
             let stream = world.device().create_stream()?;
             for number in 0..6 {

@@ -1,6 +1,6 @@
 //! Received rows in buffers of the caller, beside those that the host reads from the windows.
 
-use crate::common::{Case, Uploaded, all_well, on_ranks, upload, world_config};
+use crate::common::{Case, Uploaded, all_well, upload, world_config};
 use anabranch_ep::{DeviceSlice, Error, ExpertParallel, Mode, ReceivedRows, RowUnpacker, Unpacked};
 use anabranch_hip::{Device, DeviceBuffer};
 
@@ -25,7 +25,7 @@ fn unpacked_rows(plans: &[(u32, Mode)]) {
     for &(wave, mode) in plans {
         let mut case = Case::new(3, wave);
         case.config = case.config.mode(mode).scale_bytes(20);
-        all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+        all_well(case.on_ranks(&world_config(), |world| {
             let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
             let (device, me) = (world.device(), ep.rank());
             let (stream, unpacker) = (device.create_stream()?, RowUnpacker::new(&ep)?);

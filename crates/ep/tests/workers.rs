@@ -203,7 +203,7 @@ fn halves(shared: &Shared<'_>) -> Result<(), Error> {
 }
 
 fn on_workers(case: &Case, rounds: u64, work: impl Fn(&Shared<'_>) -> Result<(), Error> + Sync) {
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    all_well(case.on_ranks(&world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
         let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
         work(&Shared { case, world, ep: &ep, expert: &expert, rounds })

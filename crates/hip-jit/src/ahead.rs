@@ -106,8 +106,9 @@ impl Jit {
                     {
                         let begun = Instant::now();
                         let result = self.compile(spec, target);
+                        let compiled = result.as_ref().ok().map(|object| object.label.clone());
                         let row = AheadRow {
-                            label: spec.label(),
+                            label: compiled.unwrap_or_else(|| spec.label()),
                             target: target.clone(),
                             took: begun.elapsed(),
                             result,

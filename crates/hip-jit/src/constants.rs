@@ -3,7 +3,7 @@
 //! Such kernels are shorter: loops of known length, divisions by known numbers, no branches for what the plan lacks. The arguments have
 //! the fields too, so that the same source compiled without constants serves every plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fmt::Write as _;
 use std::marker::PhantomData;
@@ -23,13 +23,26 @@ pub struct Constant {
 impl Constant {
     /// Whether the arguments have this value.
     fn holds(&self, arguments: &[u8]) -> bool {
-        arguments.get(self.offset..).is_some_and(|rest| rest.starts_with(&self.bytes))
+        self.given(arguments) == self.bytes
+    }
+
+    fn given<'a>(&self, arguments: &'a [u8]) -> &'a [u8] {
+        &arguments[self.offset..][..self.bytes.len()]
+    }
+
+    /// The value that arguments have.
+    pub(crate) fn value_in<A: DeviceStruct>(&self, arguments: &A) -> String {
+        let given = self.given(bytemuck::bytes_of(arguments));
+        match given.try_into() {
+            Ok(word) => u32::from_ne_bytes(word).to_string(),
+            Err(_) => "an address".to_owned(),
+        }
     }
 }
 
 impl fmt::Debug for Constant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = {}", self.path, self.literal)
+        write!(f, "{} = {}", self.path, self.literal.trim_end_matches('u'))
     }
 }
 
@@ -70,6 +83,7 @@ impl KnownStructs {
         self.0.is_empty()
     }
 
+    /// Replaces those of the struct.
     pub(crate) fn insert<A: DeviceStruct>(&mut self, constants: Constants<A>) {
         self.0.insert(A::NAME, constants.fields);
     }
@@ -85,21 +99,34 @@ impl KnownStructs {
         fields.map(|(name, field)| (format!("{name}.{}", field.path), field.literal.as_str()))
     }
 
-    /// What `ANABRANCH_KNOWN` of `anabranch/grid.h` uses.
-    pub(crate) fn defines(&self) -> String {
-        let mut text = String::new();
-        if !self.is_empty() {
-            text.push_str("#define ANABRANCH_CONSTANTS 1\n");
+    /// What `ANABRANCH_KNOWN` of `anabranch/grid.h` uses, for each argument struct of a unit. A struct without constants is not copied:
+    /// arrays in a copy, indexed by a variable, would be in local memory.
+    pub(crate) fn defines(&self, unit: &str) -> String {
+        if self.is_empty() {
+            return String::new();
         }
-        for (name, fields) in &self.0 {
-            let _ = write!(text, "#define ANABRANCH_CONSTANTS_{name}(args)");
+        let mut text = "#define ANABRANCH_CONSTANTS 1\n".to_owned();
+        for name in argument_structs(unit) {
+            let _ = write!(text, "#define ANABRANCH_KNOWN_{name}(ARGUMENTS, GIVEN)");
+            let fields = self.of(name);
+            let _ = if fields.is_empty() {
+                write!(text, " const ARGUMENTS& known = GIVEN;")
+            } else {
+                write!(text, " ARGUMENTS known = GIVEN;")
+            };
             for field in fields {
-                let _ = write!(text, " args.{} = {};", field.path, field.literal);
+                let _ = write!(text, " known.{} = {};", field.path, field.literal);
             }
             text.push('\n');
         }
         text
     }
+}
+
+/// The names of the structs that the kernels in a unit's text take ([`Kernel::new`](crate::Kernel::new) has the form).
+pub(crate) fn argument_structs(unit: &str) -> BTreeSet<&str> {
+    let declarations = unit.split("ANABRANCH_KERNEL(").skip(1);
+    declarations.filter_map(|rest| rest.split(',').nth(1)).map(str::trim).collect()
 }
 
 /// The first constant that arguments do not have.

@@ -201,12 +201,14 @@ pub enum Error {
         problem: &'static str,
     },
     /// Arguments that differ from the constants of the kernel's spec.
-    #[error("kernel {entry} is for {constant}, and the launch has another value")]
+    #[error("kernel {entry} was loaded for {constant}, and the launch has {given}")]
     Constant {
         /// The kernel.
         entry: String,
         /// The field and its value.
         constant: String,
+        /// The value of the launch.
+        given: String,
     },
     /// The runtime refused a launch or a query.
     #[error("kernel {entry} could not be launched: {cause}")]

@@ -131,25 +131,23 @@ impl Jit {
     }
 
     /// The code object of a spec: prebuilt, from the cache, or compiled now; with the spec's constants as
-    /// [`JitConfig::constants`] has it.
+    /// [`JitConfig::constants`] has it. Where there is none with constants in [`ConstantsMode::Auto`], that for any plan.
     ///
     /// # Errors
     /// What [`KernelSpec::render`] refuses; [`Error::NoCompiler`], [`Error::Compile`], [`Error::Denied`],
     /// [`Error::Busy`], [`Error::Cache`].
     pub fn compile(&self, spec: &KernelSpec, target: &Target) -> Result<CodeObject> {
         if !self.uses_constants(spec, target) {
-            return self.compile_as_it_is(&spec.without_constants(), target);
+            return self.compile_given(&spec.without_constants(), target);
         }
-        match self.compile_as_it_is(spec, target) {
-            Err(error @ (Error::NoCompiler { .. } | Error::Denied { .. }))
-                if self.inner.config.constants == ConstantsMode::Auto =>
-            {
-                let general = self.compile_as_it_is(&spec.without_constants(), target)?;
-                let label = general.label.clone();
+        match self.compile_given(spec, target) {
+            Err(error) if self.inner.config.constants == ConstantsMode::Auto => {
+                let general = self.compile_given(&spec.without_constants(), target)?;
                 self.inner.general.call_once(|| {
                     tracing::warn!(
-                        label,
-                        "kernels for any plan are used, which are slower than those for one: {error}"
+                        "kernels without constants are used, which are slower (kernels.constants = \"never\" asks for them); \
+                         the first is {}: {error}",
+                        general.label
                     );
                 });
                 Ok(general)
@@ -168,7 +166,7 @@ impl Jit {
         wanted && spec.has_constants()
     }
 
-    fn compile_as_it_is(&self, spec: &KernelSpec, target: &Target) -> Result<CodeObject> {
+    fn compile_given(&self, spec: &KernelSpec, target: &Target) -> Result<CodeObject> {
         let request = self.request(spec, target)?;
         loop {
             // What is broken is left to `build`, which holds the key's lock; where nothing will be built, it is named.
@@ -204,8 +202,17 @@ impl Jit {
     /// # Errors
     /// What [`KernelSpec::render`] refuses.
     pub fn needs_compile(&self, spec: &KernelSpec, target: &Target) -> Result<bool> {
-        let general = (!self.uses_constants(spec, target)).then(|| spec.without_constants());
-        let request = self.request(general.as_ref().unwrap_or(spec), target)?;
+        if self.uses_constants(spec, target) {
+            let request = self.request(spec, target)?;
+            let can_compile = request.tool.is_ok() && self.inner.config.compile != CompileMode::Deny;
+            if self.look_up(&request, Broken::Warn).is_some() {
+                return Ok(false);
+            }
+            if can_compile || self.inner.config.constants == ConstantsMode::Always {
+                return Ok(true);
+            }
+        }
+        let request = self.request(&spec.without_constants(), target)?;
         Ok(self.look_up(&request, Broken::Warn).is_none())
     }
 

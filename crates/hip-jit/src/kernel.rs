@@ -193,8 +193,9 @@ impl<A: DeviceStruct> LoadedKernel<A> {
             return refuse("local memory is larger than 4 GiB");
         };
         if let Some(constant) = first_other(&self.loaded.constants, arguments) {
-            let (entry, constant) = (self.name().to_owned(), format!("{constant:?}"));
-            return Err(Error::Constant { entry, constant });
+            let entry = self.name().to_owned();
+            let (constant, given) = (format!("{constant:?}"), constant.value_in(arguments));
+            return Err(Error::Constant { entry, constant, given });
         }
         let parameter = Parameter {
             header: LaunchHeader { grid_blocks, block_threads, local_bytes, reserved: 0 },

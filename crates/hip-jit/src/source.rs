@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::constants::{Constants, KnownStructs};
+use crate::constants::{Constants, KnownStructs, argument_structs};
 use crate::edit::SourceEdit;
 use crate::error::{Error, Result};
 use crate::key::digest_of_texts;
@@ -131,11 +131,16 @@ impl KernelSpec {
         self
     }
 
-    /// Adds the constants of an argument struct. If a spec has any, it has those of the struct of each kernel of the unit, even if they
-    /// are none. A [`Jit`](crate::Jit) decides whether it compiles with them ([`ConstantsMode`](crate::ConstantsMode)).
+    /// Gives the argument struct `A` these constants, in place of those that it had. Those of a struct that no kernel of the unit takes
+    /// are left out. A [`Jit`](crate::Jit) decides whether it compiles with them ([`ConstantsMode`](crate::ConstantsMode)).
+    ///
+    /// A kernel with constants copies its arguments. A struct with arrays that are indexed by a variable has none, so that the arrays
+    /// stay where the launch put them.
     #[must_use]
     pub fn knowing<A: DeviceStruct>(mut self, constants: Constants<A>) -> Self {
-        self.constants.insert(constants);
+        if argument_structs(self.unit.source).contains(A::NAME) {
+            self.constants.insert(constants);
+        }
         self
     }
 
@@ -269,7 +274,7 @@ impl KernelSpec {
         for (name, value) in &self.parameters {
             let _ = writeln!(text, "#define {name} {value}");
         }
-        text.push_str(&self.constants.defines());
+        text.push_str(&self.constants.defines(unit_text));
         if !headers.contains_key(LAYOUTS_HEADER) {
             text.push_str(&self.layouts(&[]));
         }

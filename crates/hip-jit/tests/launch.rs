@@ -219,7 +219,7 @@ fn constants_are_compiled_where_they_are_wanted_and_compared_at_every_launch() {
             unsafe { kernel.launch(shape, &device.create_stream().unwrap(), &arguments) }.unwrap_err();
         assert_eq!(
             refused.to_string(),
-            format!("kernel {} is for factor = 7u, and the launch has another value", kernel.name())
+            format!("kernel {} was loaded for factor = 7, and the launch has 8", kernel.name())
         );
     }
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use crate::common::{Scratch, search};
 use anabranch_hip_jit::{
-    CodeObject, DevicePointer, DeviceStruct as _, Error, Jit, KernelSpec, KernelUnit, PRELUDE, Target,
-    ToolSearch, device_struct,
+    CodeObject, CompilerSetting, ConstantsMode, DevicePointer, DeviceStruct as _, Error, Jit, KernelSpec,
+    KernelUnit, NullPointer, Origin, PRELUDE, Target, ToolSearch, constants, device_struct,
 };
 use anabranch_testkit::isa::{check_disassembly, disassemble, resources};
 
@@ -98,6 +98,36 @@ fn amd_with_a_plain_clang() {
             assert_eq!((kernel.spills, kernel.scratch_bytes, kernel.argument_bytes), (0, 0, 40), "{target}");
             assert_eq!(kernel.wave_size, u64::from(object.target.wave_size()));
         }
+    }
+}
+
+/// Prebuilt kernels have no constants: a compiler that fails leaves them.
+#[test]
+fn a_gpu_compiler_that_fails_leaves_prebuilt_kernels() {
+    let scratch = Scratch::new("fails-for-gpus");
+    let real = scratch.jit(search(None));
+    let Some(general) = compile(&real, "gfx942") else { return };
+    let program = real.compiler(&general.target).unwrap().location;
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *kernel.hip*) echo broken >&2; exit 1;; esac\nexec {program} \"$@\"\n"
+    );
+    let broken = scratch.program("clang", &script);
+    let spec = KernelSpec::new(&PROBE).knowing(constants!(ProbeArgs { flag: NullPointer }));
+    let mut config = scratch.config();
+    (config.prebuilt, config.cache) = (vec![scratch.path("cache")], scratch.path("empty"));
+    for (constants, is_found) in [(ConstantsMode::Auto, true), (ConstantsMode::Always, false)] {
+        config.constants = constants;
+        let search = ToolSearch { compiler: Some(CompilerSetting::Path(broken.clone())), ..search(None) };
+        let jit = Jit::new(config.clone(), search);
+        assert!(jit.needs_compile(&spec, &general.target).unwrap());
+        match jit.compile(&spec, &general.target) {
+            Ok(found) => {
+                assert_eq!((found.origin, found.key, is_found), (Origin::Prebuilt, general.key, true))
+            }
+            Err(error) => assert!(error.compile_error().is_some() && !is_found, "{error}"),
+        }
+        let jit = Jit::new(config.clone(), ToolSearch::default());
+        assert_eq!(jit.needs_compile(&spec, &general.target).unwrap(), !is_found);
     }
 }
 

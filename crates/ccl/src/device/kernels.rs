@@ -6,7 +6,7 @@ use anabranch_shmem::{TeamView, World};
 
 use crate::device::args::{
     BufferView, CommView, EngineReduceArgs, FingerprintArgs, GatherManyArgs, LinkPort, LinkState, LinkStep,
-    MoveArgs, NetworkArgs, Pipes, PipesArgs, ReduceArgs, Reduction,
+    MoveArgs, NetworkArgs, PipesArgs, ReduceArgs, Reduction,
 };
 use crate::device::headers::DEVICE_HEADERS;
 use crate::device::norm::{ReduceNormArgs, RmsNormArgs};
@@ -177,7 +177,8 @@ pub(crate) fn spec_in(
     for_members(spec(unit, data_type), members)
 }
 
-/// The compilation for communicators of so many members. Not of [`NETWORK_MOVE_UNIT`] and [`NETWORK_REDUCE_UNIT`].
+/// The compilation for communicators of so many members. Not of [`NETWORK_MOVE_UNIT`] and [`NETWORK_REDUCE_UNIT`]. Structs with arrays
+/// ([`UnevenArgs`], [`GatherManyArgs`], [`PipesArgs`], [`UnevenReduceArgs`], [`FingerprintArgs`]) have no constants.
 pub fn for_members(spec: KernelSpec, members: u32) -> KernelSpec {
     let team = || constants!(TeamView { size: members });
     let comm = || constants!(CommView { team: team() });
@@ -185,15 +186,9 @@ pub fn for_members(spec: KernelSpec, members: u32) -> KernelSpec {
     let reduced =
         || constants!(ReduceArgs { comm: comm(), reduction: constants!(Reduction { size: members }) });
     spec.knowing(moved())
-        .knowing(constants!(UnevenArgs { even: moved() }))
-        .knowing(constants!(GatherManyArgs { comm: comm() }))
-        .knowing(constants!(PipesArgs { pipes: constants!(Pipes { team: team() }) }))
         .knowing(reduced())
-        .knowing(constants!(UnevenReduceArgs { reduce: reduced() }))
         .knowing(constants!(EngineReduceArgs { reduce: reduced() }))
         .knowing(constants!(ReduceNormArgs { comm: comm() }))
-        .knowing(constants!(RmsNormArgs {}))
-        .knowing(constants!(FingerprintArgs { comm: comm() }))
 }
 
 fn with_element(spec: KernelSpec, data_type: DataType) -> KernelSpec {

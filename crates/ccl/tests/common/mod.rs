@@ -33,10 +33,15 @@ pub fn jit() -> Jit {
 
 /// [`jit`], with parameters for every kernel and changes of their sources.
 pub fn jit_with(parameters: Vec<(&'static str, ParameterValue)>, edits: Vec<SourceEdit>) -> Jit {
+    jit_of(|config| (config.parameters, config.edits) = (parameters, edits))
+}
+
+/// [`jit`] with other settings.
+pub fn jit_of(set: impl FnOnce(&mut JitConfig)) -> Jit {
     let mut config = JitConfig::new(cache());
     // A busy machine needs minutes to compile a large kernel.
     config.compile_deadline = Duration::from_secs(600);
-    (config.parameters, config.edits) = (parameters, edits);
+    set(&mut config);
     Jit::new(config, tools())
 }
 

@@ -6,7 +6,7 @@ use anabranch_ranks::Group;
 use anabranch_shmem::Error::NotAMember;
 use anabranch_shmem::World;
 
-use super::context::{Call, enqueue, load_counted};
+use super::context::{Call, enqueue, load, load_counted};
 use super::{Context, Launcher, Rest, Split, Steps};
 use crate::args::{CombineNodesArgs, DispatchNodesArgs, NodesView};
 use crate::error::Result;
@@ -34,8 +34,7 @@ impl Internode {
         let spec = kernels::dispatch_nodes(spec, config.cast_from, config.dispatch_cast, by_node);
         let dispatch = load_counted(world, plan, spec)?;
         let relay = if by_node {
-            let unit = world.jit().load(world.device(), &kernels::dispatch_relay())?;
-            Some(unit.get(kernels::DISPATCH_RELAY)?)
+            Some(load(world, plan, kernels::dispatch_relay())?.get(kernels::DISPATCH_RELAY)?)
         } else {
             None
         };

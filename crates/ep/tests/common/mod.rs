@@ -12,14 +12,19 @@ use anabranch_ep::{
 };
 use anabranch_hip::{Device, DeviceBuffer, DeviceOrdinal, RuntimeKind, Stream, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
-use anabranch_hip_jit::{Jit, JitConfig, ToolSearch, bytemuck};
+use anabranch_hip_jit::{ConstantsMode, Jit, JitConfig, ToolSearch, bytemuck};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{RankError, RankSetup, World, WorldConfig, spawn_threads};
 
 /// One cache for all tests of the workspace, so that a kernel is compiled once.
 pub fn jit() -> Jit {
+    jit_with(ConstantsMode::Auto)
+}
+
+fn jit_with(constants: ConstantsMode) -> Jit {
     let mut config = JitConfig::new(cache());
     config.compile_deadline = Duration::from_secs(600);
+    config.constants = constants;
     Jit::new(config, tools())
 }
 
@@ -135,12 +140,31 @@ pub struct Case {
     /// Tokens of each rank, taken in turn.
     pub tokens: Vec<u32>,
     pub staged: bool,
+    /// Whether kernels know the numbers of the plan.
+    pub constants: ConstantsMode,
 }
 
 impl Case {
+    /// Runs `work` on every rank, as [`on_ranks`] does.
+    pub fn on_ranks<T: Send>(
+        &self,
+        config: &WorldConfig,
+        work: impl Fn(&World) -> Result<T, Error> + Sync,
+    ) -> Vec<Result<T, RankError<Error>>> {
+        on_ranks_with(&jit_with(self.constants), self.ranks, self.wave, config, work)
+    }
+
     pub fn new(ranks: u32, wave: u32) -> Self {
         let config = EpConfig::new(EpShape { hidden: 128, experts: 4 * ranks + 1, top_k: 3, max_tokens: 40 });
-        Self { ranks, wave, config, routing: Routing::Random, tokens: vec![40, 0, 1, 17], staged: false }
+        Self {
+            ranks,
+            wave,
+            config,
+            routing: Routing::Random,
+            tokens: vec![40, 0, 1, 17],
+            staged: false,
+            constants: ConstantsMode::Auto,
+        }
     }
 
     pub fn tokens_of(&self, rank: u32) -> u32 {
@@ -434,7 +458,7 @@ pub fn judge_weights(oracle: &Oracle<'_>, me: GroupRank, weights: &[f32]) {
 
 /// Makes the plan and runs some rounds on all ranks.
 pub fn run(case: &Case, rounds: u64) {
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    all_well(case.on_ranks(&world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
         let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
         let stream = world.device().create_stream()?;

@@ -11,7 +11,7 @@ use anabranch_ep::{
 use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, Stream};
 use anabranch_shmem::World;
 
-use crate::common::{Case, Uploaded, all_well, judge_rows, on_ranks, oracle, world_config};
+use crate::common::{Case, Uploaded, all_well, judge_rows, oracle, world_config};
 
 /// The canary of bytes that no kernel may write.
 pub const CANARY: u8 = 0xc5;
@@ -241,7 +241,7 @@ pub fn round(
 
 /// Makes plan and layout and runs some rounds on all ranks; gives the number of pairs dropped.
 pub fn run(case: &Case, config: ExpertMajorConfig, rounds: u64) -> u64 {
-    let dropped = all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+    let dropped = all_well(case.on_ranks(&world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
         let bench = Bench::new(world, &ep, config)?;
         let mut bench = if case.staged { bench.pushing(world.device()) } else { bench };

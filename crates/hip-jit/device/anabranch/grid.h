@@ -193,7 +193,7 @@ struct LocalArray {
 // A kernel that is compiled for one plan has constants: fields of its arguments whose values the compiler knows. Launches have the same
 // values (`LoadedKernel::launch` checks it). A kernel without constants reads all fields.
 #if defined(ANABRANCH_CONSTANTS)
-#define ANABRANCH_KNOWN(ARGUMENTS, GIVEN) ARGUMENTS known = GIVEN; ANABRANCH_CONSTANTS_##ARGUMENTS(known)
+#define ANABRANCH_KNOWN(ARGUMENTS, GIVEN) ANABRANCH_KNOWN_##ARGUMENTS(ARGUMENTS, GIVEN)
 #else
 #define ANABRANCH_KNOWN(ARGUMENTS, GIVEN) const ARGUMENTS& known = GIVEN;
 #endif

@@ -73,21 +73,27 @@ impl Scratch {
 
     /// A compiler that is a shell script; `body` runs for a compilation. Every compilation adds a line to `runs`.
     pub fn compiler(&self, version: &str, body: &str) -> ToolSearch {
-        let program = self.path(&format!("c++-{}", version.len()));
         let runs = self.path("runs");
         let script = format!(
             "#!/bin/sh\ncase \"$*\" in\n*--version) echo '{version}'; exit 0;;\n*-dumpmachine) echo test; exit 0;;\nesac\n\
              echo run >> {}\n{body}\n",
             runs.display()
         );
+        let program = self.program(&format!("c++-{}", version.len()), &script);
+        search(Some(program.to_str().unwrap()))
+    }
+
+    /// A program of this text.
+    pub fn program(&self, name: &str, text: &str) -> PathBuf {
+        let program = self.path(name);
         // A process of its own writes it: a test beside that forks would keep this process's descriptor open for writing,
         // and a file that is open for writing cannot run (ETXTBSY).
         let written = Command::new("sh")
             .args(["-c", r#"printf %s "$1" > "$0" && chmod 755 "$0""#])
-            .args([program.as_os_str(), script.as_ref()])
+            .args([program.as_os_str(), text.as_ref()])
             .status();
         assert!(written.unwrap().success());
-        search(Some(program.to_str().unwrap()))
+        program
     }
 
     /// How often compilers of this folder ran.
