@@ -70,6 +70,6 @@ static ANABRANCH_DEVICE void compare(const Grid& grid, const FingerprintArgs& ar
 }  // namespace ccl
 
 ANABRANCH_KERNEL(anabranch_ccl_fingerprint, FingerprintArgs, 1024) {
-    BufferView nowhere = {nullptr, 0};
+    BufferView nowhere = {};
     ccl::on_channel(grid, args.comm, nowhere, nowhere, [&](ccl::Channel& channel) { ccl::compare(grid, args, channel); });
 }

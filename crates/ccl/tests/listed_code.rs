@@ -112,7 +112,10 @@ fn gpu_code_keeps_ordering_rules_without_spills() {
             &PUSH_TO_ROOT_UNIT,
             &REDUCE_NORM_UNIT,
         ];
-        let of_a_node = of_a_node.map(|unit| for_members(spec(unit, DataType::Bf16), 8));
+        let of_a_node = of_a_node.into_iter().flat_map(|unit| {
+            let spec = spec(unit, DataType::Bf16);
+            [spec.clone(), for_members(spec, 8)]
+        });
         for spec in bytes.into_iter().chain(by_nic).chain(reduce).chain(of_a_node) {
             let object = match jit.compile(&spec, &target) {
                 Ok(object) => object,
@@ -129,8 +132,9 @@ fn gpu_code_keeps_ordering_rules_without_spills() {
             match disassemble(&tools(), &object).unwrap() {
                 Some(text) => {
                     for entry in spec.unit().entries {
-                        // These publish the stores of whole blocks. Packets carry their flags.
-                        if !entry.ends_with("packets") && wave_releases(&text, entry) == 0 {
+                        // These publish the stores of whole blocks. Packets carry their flags, and the norm of rows stays on its rank.
+                        let publishes = !entry.ends_with("packets") && !entry.ends_with("rms_norm");
+                        if publishes && wave_releases(&text, entry) == 0 {
                             problems.push(format!("{what}: {entry}: no wave releases before a barrier"));
                         }
                     }

@@ -48,7 +48,8 @@ ANABRANCH_DEVICE void copy_as(const Grid& grid, u32 lane, u32 lanes, u64 to, u64
     Raw* target = reinterpret_cast<Raw*>(to);
     const Raw* source = reinterpret_cast<const Raw*>(from);
     u64 count = bytes / sizeof(Raw);
-    for (u64 i = lane; i < count; i += static_cast<u64>(lanes) * UNROLL) {
+    for (u64 next = lane; next < count; next += static_cast<u64>(lanes) * UNROLL) {
+        u64 i = hidden(next);
         Raw piece[UNROLL];
         ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) {

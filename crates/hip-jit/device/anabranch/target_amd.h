@@ -145,7 +145,8 @@ ANABRANCH_DEVICE u32 shuffle(u32 value, u32 lane) {
     return static_cast<u32>(__builtin_amdgcn_ds_bpermute(static_cast<int>(lane * 4), static_cast<int>(value)));
 }
 // The same value, of which the compiler knows nothing any more.
-ANABRANCH_DEVICE u32 opaque(u32 value) {
+template <class Word>
+ANABRANCH_DEVICE Word opaque(Word value) {
     asm volatile("" : "+v"(value));
     return value;
 }

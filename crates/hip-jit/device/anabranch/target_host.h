@@ -90,6 +90,13 @@ ANABRANCH_DEVICE void fence_acquire_system() { __atomic_thread_fence(__ATOMIC_AC
 ANABRANCH_DEVICE void fence_release_device() { __atomic_thread_fence(__ATOMIC_RELEASE); }
 ANABRANCH_DEVICE void fence_acquire_device() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
 
+// ---- the compiler -------------------------------------------------------------------------------------------
+// Nothing to hide: lanes do not run in lock step.
+template <class Word>
+ANABRANCH_DEVICE Word opaque(Word value) {
+    return value;
+}
+
 // ---- atomics: relaxed; `_device` among the blocks of this GPU, `_system` also with peers --------------------
 template <class T>
 ANABRANCH_DEVICE T fetch_add_device(T* p, T v) {

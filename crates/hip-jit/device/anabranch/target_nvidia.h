@@ -154,7 +154,8 @@ ANABRANCH_DEVICE u64 compare_swap_system(u64* p, u64 expected, u64 desired) {
 ANABRANCH_DEVICE u64 ballot(bool predicate) { return __ballot_sync(0xffffffffu, predicate); }
 ANABRANCH_DEVICE u32 shuffle(u32 value, u32 lane) { return __shfl_sync(0xffffffffu, value, static_cast<int>(lane)); }
 // Nothing to hide: lanes that wait for each other go on by themselves (Volta and later).
-ANABRANCH_DEVICE u32 opaque(u32 value) { return value; }
+template <class Word>
+ANABRANCH_DEVICE Word opaque(Word value) { return value; }
 // The lanes that are here do it one behind the other, and meet between.
 template <class Body>
 ANABRANCH_DEVICE void one_by_one(u32 thread, Body body) {

@@ -155,12 +155,11 @@ ANABRANCH_DEVICE WaitStatus wait_for(const Grid& grid, const WaitContext& wait, 
 // the last statement of a loop after the loop, and a lane that left would then wait there for the others. An opaque condition prevents it.
 // On NVIDIA the lanes go on by themselves.
 ANABRANCH_DEVICE bool stays_inside() {
-#if defined(ANABRANCH_TARGET_HOST)
-    return true;
-#else
     return target::opaque(1) != 0;
-#endif
 }
+// The same index, of which the compiler knows nothing. For loops of many accesses, compilers for AMD keep all their addresses from pass to
+// pass, in more registers than there are, unless the index is hidden.
+ANABRANCH_DEVICE u64 hidden(u64 index) { return target::opaque(index); }
 
 // `wait_for` for one word: spins until `ready(word)`. `seen` gets the last value read. What the flag's writer released may be
 // read after `acquire_after_wait`, by this thread, and by its block after a block barrier.
