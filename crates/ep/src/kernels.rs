@@ -200,6 +200,15 @@ pub(crate) fn with_device_count(spec: KernelSpec) -> KernelSpec {
     spec.with("EP_DEVICE_COUNT", 1u32)
 }
 
+/// The variant of a count or dispatch kernel that reads expert ids of a type; other kernels read none of the caller's.
+pub(crate) fn with_ids(spec: KernelSpec, ids: DataType) -> KernelSpec {
+    let reads_ids =
+        [&COUNT_UNIT, &DISPATCH_UNIT, &DISPATCH_EXPERTS_UNIT, &DISPATCH_ENGINE_UNIT, &DISPATCH_NODES_UNIT]
+            .iter()
+            .any(|unit| std::ptr::eq(*unit, spec.unit()));
+    if reads_ids && ids == DataType::I64 { spec.with("EP_WIDE_IDS", 1u32) } else { spec }
+}
+
 /// The combine kernel that pulls rows of a type.
 pub fn combine(element: DataType) -> KernelSpec {
     of_element(tiled(&COMBINE_UNIT), element)
@@ -312,6 +321,9 @@ fn optional() -> Vec<KernelSpec> {
     let plain = dispatch_experts(bf16, DispatchCast::None);
     let of_experts = [
         with_device_count(plain.clone()),
+        with_ids(plain.clone(), DataType::I64),
+        with_ids(dispatch(), DataType::I64),
+        with_ids(count(), DataType::I64),
         plain,
         dispatch_experts(bf16, DispatchCast::Fp8Block(Fp8Format::E4m3fn)),
     ];

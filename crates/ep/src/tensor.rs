@@ -110,7 +110,7 @@ pub struct Tokens {
     pub data_type: DataType,
     /// `[count][hidden]`, 16-byte aligned.
     pub rows: DeviceSlice,
-    /// `[count][top_k]` expert ids, i32, 4-byte aligned; -1 names no expert.
+    /// `[count][top_k]` expert ids of [`EpConfig::id_type`](crate::EpConfig::id_type), aligned to their size; -1 names no expert.
     pub ids: DeviceSlice,
     /// `[count][top_k]` f32 weights, 4-byte aligned, sent with the rows; `None` sends zeros.
     pub weights: Option<DeviceSlice>,

@@ -28,6 +28,7 @@ mod expert_major_push;
 mod framework;
 mod graph;
 mod hot_spots;
+mod ids;
 mod input;
 mod kernels;
 mod killed;

@@ -216,7 +216,7 @@ fn no_call_blocks_the_host() {
 fn replay_can_be_saved_or_released() {
     for mode in [Mode::Slotted, Mode::Compact] {
         let mut case = Case::new(3, 1);
-        case.config = case.config.mode(mode).max_recv(23).slots(2);
+        case.config = case.config.mode(mode).max_recv(23).slots(2).id_type(DataType::I64);
         on_case(&case, |rank| {
             let first = rank.keep(5)?;
             let held = depart(&rank.ep, &rank.stream, &case, 1)?;

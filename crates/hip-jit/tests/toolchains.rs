@@ -122,7 +122,7 @@ fn a_gpu_compiler_that_fails_leaves_prebuilt_kernels() {
         assert!(jit.needs_compile(&spec, &general.target).unwrap());
         match jit.compile(&spec, &general.target) {
             Ok(found) => {
-                assert_eq!((found.origin, found.key, is_found), (Origin::Prebuilt, general.key, true))
+                assert_eq!((found.origin, found.key, is_found), (Origin::Prebuilt, general.key, true));
             }
             Err(error) => assert!(error.compile_error().is_some() && !is_found, "{error}"),
         }

@@ -10,10 +10,10 @@
 #include "ep/dispatch_copy.h"
 #endif
 
-// The distance between the ids of two tokens: the caller's are dense, forwarded ones are in their meta records.
+// The distance between the ids of two tokens in words: the caller's are dense, forwarded ones are in their meta records.
 template <class Route>
 static ANABRANCH_DEVICE u32 id_stride(const DispatchArgs& args) {
-    return Route::FORWARDS ? args.meta_bytes / 4 : args.top_k;
+    return Route::FORWARDS ? args.meta_bytes / 4 : args.top_k * CallerIds::WORDS;
 }
 
 // Whether no rows are sent to the rank.
@@ -54,7 +54,7 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
             for (u32 k = 0; invalid != 0; ++k, invalid >>= 1) {
                 if ((invalid & 1) == 0) continue;
                 fetch_add_device(grid, &args.state->invalid_count, 1u);
-                fetch_min_device(grid, &args.state->invalid_first, pack_invalid(token, k, private_load(grid, ids + k)));
+                fetch_min_device(grid, &args.state->invalid_first, pack_invalid(token, k, Ids::load(grid, ids, k)));
             }
             u32 end = minimum(ranks - base, RANKS_PER_MASK);
             for (u32 bit = 0; bit < end; ++bit) {
@@ -98,6 +98,7 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
         // One load for all lanes, from whichever tensor has the word.
         u32 scales_at = 2 + 2 * args.top_k;
         u64 row = static_cast<u64>(token);
+        bool is_id = word >= 2 && word < 2 + args.top_k;
         const u32* from = nullptr;
         if (word >= scales_at) {
             from = reinterpret_cast<const u32*>(args.scales + row * args.scale_bytes) + (word - scales_at);
@@ -105,12 +106,15 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
             if (args.weights != nullptr) {
                 from = reinterpret_cast<const u32*>(args.weights + row * args.top_k) + (word - 2 - args.top_k);
             }
-        } else if (word >= 2) {
+        } else if (is_id && CallerIds::WORDS == 1) {
             from = reinterpret_cast<const u32*>(args.ids + row * args.top_k) + (word - 2);
         }
         u32 value = from != nullptr ? private_load(grid, from) : 0;
         if (word == 0) value = token;
-        if (word >= 2 && word < 2 + args.top_k) value = static_cast<u32>(valid_id(static_cast<i32>(value), args.experts));
+        if (is_id && CallerIds::WORDS == 2) {
+            value = static_cast<u32>(CallerIds::load(grid, args.ids, row * args.top_k + (word - 2)));
+        }
+        if (is_id) value = static_cast<u32>(valid_id(static_cast<i32>(value), args.experts));
         for (u32 n = 0; n < fan; ++n) {
             u64 entry = local.destination.get(grid, index * args.fan_out + n);
             u32* target = reinterpret_cast<u32*>(Route::meta_at(grid, args, local, entry));

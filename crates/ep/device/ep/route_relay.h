@@ -15,7 +15,7 @@ static ANABRANCH_DEVICE u64 nodes_of(const Grid& grid, const DispatchLocal<Nodes
                                      u32 token, u32 first) {
     u64 found = 0;
     for (u32 k = 0; k < top_k; ++k) {
-        i32 id = CallerIds::load(grid, ids + k);
+        i32 id = CallerIds::load(grid, ids, k);
         if (static_cast<u32>(id) >= owners.placement.experts) continue;
         u32 node = private_load(grid, local.route.nodes.node_of + owners.rank_of(grid, static_cast<u32>(id), token));
         if (node != local.route.nodes.node && node - first < RANKS_PER_MASK) found |= u64(1) << (node - first);
@@ -53,7 +53,7 @@ static ANABRANCH_DEVICE void count_relays(const Grid& grid, const DispatchArgs& 
         u32 token = start + grid.lane();
         for (u32 base = 0; base < local.route.nodes.count; base += RANKS_PER_MASK) {
             u64 mask = 0;
-            if (token < end) mask = nodes_of(grid, local, args.ids + static_cast<u64>(token) * args.top_k, args.top_k, owners, token, base);
+            if (token < end) mask = nodes_of(grid, local, CallerIds::of_token(args.ids, token, args.top_k), args.top_k, owners, token, base);
             u32 bits = minimum(local.route.nodes.count - base, RANKS_PER_MASK);
             for (u32 bit = 0; bit < bits; ++bit) {
                 u32 count = count_bits(grid.ballot((mask >> bit) & 1));
@@ -90,7 +90,7 @@ static ANABRANCH_DEVICE u32 place_of(const Grid& grid, const DispatchArgs& args,
 
 // Ids in meta records that a peer wrote. A token's number at its source is its record's first word, two words before the ids.
 struct RecordIds {
-    static ANABRANCH_DEVICE i32 load(const Grid& grid, const i32* id) { return heap_load(grid, id); }
+    static ANABRANCH_DEVICE i32 load(const Grid& grid, const i32* ids, u64 k) { return heap_load(grid, ids + k); }
     static ANABRANCH_DEVICE u32 token(const Grid& grid, const i32* ids, u32) {
         return heap_load(grid, reinterpret_cast<const u32*>(ids) - 2);
     }

@@ -46,9 +46,22 @@ struct Owners {
 // The id that routing uses: itself when it names an expert, else -1.
 ANABRANCH_DEVICE i32 valid_id(i32 id, u32 experts) { return static_cast<u32>(id) < experts ? id : -1; }
 
-// The caller's ids, dense: `top_k` per token.
+// The caller's ids, dense: `top_k` per token, of 32 bits or (EP_WIDE_IDS) 64.
 struct CallerIds {
-    static ANABRANCH_DEVICE i32 load(const Grid& grid, const i32* id) { return private_load(grid, id); }
+#ifdef EP_WIDE_IDS
+    static constexpr u32 WORDS = 2;
+    // Id `k` of those from `ids` on. One beyond 32 bits names no expert, and must not be cut to one that does.
+    static ANABRANCH_DEVICE i32 load(const Grid& grid, const i32* ids, u64 k) {
+        i64 id = private_load(grid, reinterpret_cast<const i64*>(ids) + k);
+        i32 narrow = static_cast<i32>(id);
+        return id == narrow ? narrow : static_cast<i32>(0x80000000u);
+    }
+#else
+    static constexpr u32 WORDS = 1;
+    static ANABRANCH_DEVICE i32 load(const Grid& grid, const i32* ids, u64 k) { return private_load(grid, ids + k); }
+#endif
+    // The ids of a token.
+    static ANABRANCH_DEVICE const i32* of_token(const i32* ids, u64 token, u32 top_k) { return ids + token * top_k * WORDS; }
     // The token's number at its source.
     static ANABRANCH_DEVICE u32 token(const Grid&, const i32*, u32 row) { return row; }
 };
@@ -59,7 +72,7 @@ static constexpr u32 IDS_AT_ONCE = 8;
 template <class Ids>
 ANABRANCH_DEVICE void load_ids(const Grid& grid, const i32* ids, u32 first, u32 top_k, i32 (&id)[IDS_AT_ONCE]) {
     ANABRANCH_UNROLL
-    for (u32 u = 0; u < IDS_AT_ONCE; ++u) id[u] = first + u < top_k ? Ids::load(grid, ids + first + u) : -1;
+    for (u32 u = 0; u < IDS_AT_ONCE; ++u) id[u] = first + u < top_k ? Ids::load(grid, ids, first + u) : -1;
 }
 
 // The ranks first .. first + 63 to which a token goes, as bits, and which of its ids are invalid: neither an expert nor -1.

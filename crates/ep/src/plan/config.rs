@@ -66,6 +66,8 @@ pub struct EpConfig {
     pub cast_from: DataType,
     /// Whether the number of tokens may be in device memory ([`Tokens::device_count`](crate::Tokens::device_count)).
     pub device_token_count: bool,
+    /// Type of the expert ids that this rank dispatches, i32 or i64; ranks may differ.
+    pub id_type: DataType,
     /// What an operation does when a wait for a peer expires.
     pub on_timeout: OnTimeout,
     /// What moves rows between ranks: kernels or copy engines.
@@ -144,6 +146,8 @@ setters! {
     payload: Payload;
     /// Sets whether the number of tokens may be in device memory.
     device_token_count: bool;
+    /// Sets the type of the expert ids.
+    id_type: DataType;
     /// Sets the link speeds.
     links: LinkSettings;
     /// Sets the cast of the rows before dispatch sends them.
@@ -186,6 +190,7 @@ impl EpConfig {
             dispatch_cast: DispatchCast::None,
             cast_from: DataType::Bf16,
             device_token_count: false,
+            id_type: DataType::I32,
             on_timeout: OnTimeout::Fault,
             payload: Payload::Kernels,
             nodes: None,
@@ -244,6 +249,9 @@ impl EpConfig {
         if !COMBINED_TYPES.contains(&self.combine_type) {
             let allowed = format!("allowed are {}", names(&COMBINED_TYPES));
             return Err(Error::config("combine_type", self.combine_type, allowed));
+        }
+        if ![DataType::I32, DataType::I64].contains(&self.id_type) {
+            return Err(Error::config("id_type", self.id_type, "allowed are i32 and i64".to_owned()));
         }
         let row_rule = |element: DataType| {
             let elements = element.per_unit();

@@ -98,8 +98,9 @@ pub(crate) struct Context {
     pub(crate) launches: AtomicU64,
 }
 
-/// Loads a kernel of a plan, compiled for the plan.
+/// Loads a kernel of a plan, compiled for the plan and its type of ids.
 pub(crate) fn load(world: &World, plan: &Plan, spec: KernelSpec) -> Result<Arc<LoadedUnit>> {
+    let spec = kernels::with_ids(spec, plan.config().id_type);
     Ok(world.jit().load(world.device(), &plan.known_to(spec))?)
 }
 

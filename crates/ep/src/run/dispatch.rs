@@ -5,6 +5,7 @@ use anabranch_hip::Stream;
 use super::{Dispatched, ExpertParallel};
 use crate::error::{Error, Result};
 use crate::options::DispatchCast;
+use crate::plan::EpConfig;
 use crate::route::Steps as _;
 use crate::slot::SlotTicket;
 use crate::tensor::{DeviceSlice, Tokens};
@@ -40,13 +41,25 @@ impl ExpertParallel {
     /// Checks the tokens, takes a slot and sends; with `whole` also receives, if the route has one kernel for both (then `true`).
     pub(super) fn send(&self, stream: &Stream, tokens: &Tokens, whole: bool) -> Result<(SlotTicket, bool)> {
         self.context.world.check()?;
-        self.check_tokens(tokens)?;
+        self.check_routed(tokens)?;
         let geometry = self.context.plan.dispatch_geometry(tokens.count as u32, &self.context.limits)?;
         let mut slot = self.context.pool.take()?;
         let received = self.route.send(&mut self.context.on(stream, &mut slot)?, tokens, &geometry, whole)?;
         Ok((slot, received))
     }
 
+    /// Checks tokens with expert ids of the caller.
+    pub(super) fn check_routed(&self, tokens: &Tokens) -> Result<()> {
+        self.check_tokens(tokens)?;
+        let EpConfig { id_type, top_k, .. } = self.context.plan.config();
+        let bytes = id_type.bytes_of(1);
+        let needed = tokens.count * *top_k as usize * bytes as usize;
+        tokens.ids.check("the expert ids", needed, bytes, || {
+            format!("[{} tokens][{top_k} top_k] {id_type}", tokens.count)
+        })
+    }
+
+    /// Checks all but the ids.
     pub(super) fn check_tokens(&self, tokens: &Tokens) -> Result<()> {
         let config = self.context.plan.config();
         let (count, is_cast) = (tokens.count, config.dispatch_cast != DispatchCast::None);
@@ -69,9 +82,6 @@ impl ExpertParallel {
         let top_k = config.top_k;
         tokens.rows.check("the token rows", count * self.context.plan.token_bytes() as usize, 16, || {
             format!("[{count} tokens][{} hidden] {planned}", config.hidden)
-        })?;
-        tokens.ids.check("the expert ids", count * top_k as usize * 4, 4, || {
-            format!("[{count} tokens][{top_k} top_k] i32")
         })?;
         if let Some(weights) = tokens.weights {
             weights.check("the weights", count * top_k as usize * 4, 4, || {

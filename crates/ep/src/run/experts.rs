@@ -62,7 +62,7 @@ impl ExpertParallel {
         let context = &self.context;
         let _call = context.record("dispatch", context.plan.token_bytes(), tokens.count);
         context.world.check()?;
-        self.check_tokens(tokens)?;
+        self.check_routed(tokens)?;
         let count = tokens.count as u32;
         let geometry = experts.geometry(&context.plan, count);
         let mut slot = context.pool.take()?;

@@ -98,6 +98,22 @@ pub struct Input {
     pub scales: Vec<u8>,
 }
 
+impl Input {
+    /// The ids in the plan's type. Ids of 64 bits that name no expert have the low bits of one that exists.
+    pub fn id_bytes(&self, config: &EpConfig) -> Vec<u8> {
+        if config.id_type == DataType::I32 {
+            return bytes_of(&self.ids).to_vec();
+        }
+        let experts = i64::from(config.experts);
+        let wide = |id: &i32| match i64::from(*id) {
+            id if id >= experts => id - experts + (1 << 32),
+            id if id < -1 => id - (1 << 40),
+            id => id,
+        };
+        self.ids.iter().flat_map(|id| wide(id).to_ne_bytes()).collect()
+    }
+}
+
 /// A small generator of numbers: the same on every rank for the same seed.
 #[derive(Clone, Debug)]
 pub struct Numbers(pub u64);
@@ -284,7 +300,7 @@ impl Uploaded {
         let row = config.combine_type.bytes_of(config.hidden.into()) as usize;
         Self {
             rows: upload(device, &input.tokens),
-            ids: upload(device, bytes_of(&input.ids)),
+            ids: upload(device, &input.id_bytes(config)),
             weights: upload(device, bytes_of(&input.weights)),
             scales: upload(device, &input.scales),
             output: upload(device, &vec![0xee; count * row]),
@@ -293,6 +309,7 @@ impl Uploaded {
         }
     }
 
+    /// Of a plan with ids of 32 bits.
     pub fn refill(&mut self, input: &Input) {
         self.rows.copy_from_host(0, &input.tokens).unwrap();
         self.ids.copy_from_host(0, bytes_of(&input.ids)).unwrap();
