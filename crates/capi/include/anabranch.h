@@ -244,6 +244,8 @@ typedef struct anabranch_ep_config {
   const char *payload;
   // The ranks of each expert, as `"ranks_of_experts = [[0], [1, 0], [1]]"`. Default: as `experts` says.
   const char *placement;
+  // Type of the expert ids that this rank dispatches: `ANABRANCH_I32` (default) or `ANABRANCH_I64`.
+  anabranch_data_type id_type;
 } anabranch_ep_config;
 
 // Sizes of a plan.
@@ -280,8 +282,8 @@ typedef struct anabranch_tokens {
   uint32_t count;
   // `[count][hidden]` of the plan's dispatch type (with a cast: of `cast_from`), at a multiple of 16 bytes.
   const void *rows;
-  // `[count][top_k]` expert ids; -1 is no expert. Not read by `anabranch_dispatch_with`.
-  const int32_t *ids;
+  // `[count][top_k]` expert ids of the plan's `id_type`, aligned to their size; -1 is no expert. Not read by `anabranch_dispatch_with`.
+  const void *ids;
   // `[count][top_k]`, sent with the rows; NULL sends zeros, in `anabranch_dispatch_with` the saved weights.
   const float *weights;
   // `[count][scale_bytes]`, at a multiple of 4 bytes, in plans with scales; else NULL.

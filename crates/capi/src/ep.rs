@@ -123,8 +123,8 @@ pub struct anabranch_tokens {
     pub count: u32,
     /// `[count][hidden]` of the plan's dispatch type (with a cast: of `cast_from`), at a multiple of 16 bytes.
     pub rows: *const c_void,
-    /// `[count][top_k]` expert ids; -1 is no expert. Not read by `anabranch_dispatch_with`.
-    pub ids: *const i32,
+    /// `[count][top_k]` expert ids of the plan's `id_type`, aligned to their size; -1 is no expert. Not read by `anabranch_dispatch_with`.
+    pub ids: *const c_void,
     /// `[count][top_k]`, sent with the rows; NULL sends zeros, in `anabranch_dispatch_with` the saved weights.
     pub weights: *const f32,
     /// `[count][scale_bytes]`, at a multiple of 4 bytes, in plans with scales; else NULL.
@@ -214,11 +214,12 @@ impl Plan {
             return Err(Failure::usage(format!("tokens.ids is NULL; it has {count} tokens")));
         }
         let choices = bytes(count, self.config().top_k * 4);
+        let ids = choices / 4 * self.config().id_type.bytes_of(1) as usize;
         Ok(Tokens {
             count,
             data_type: self.config().token_type(),
             rows,
-            ids: range(given.ids, choices),
+            ids: range(given.ids, ids),
             weights: optional_range(given.weights, choices),
             scales: optional_range(given.scales, bytes(count, self.config().scale_bytes)),
             device_count: optional_range(given.device_count, 4),

@@ -63,6 +63,8 @@ pub struct anabranch_ep_config {
     pub payload: *const c_char,
     /// The ranks of each expert, as `"ranks_of_experts = [[0], [1, 0], [1]]"`. Default: as `experts` says.
     pub placement: *const c_char,
+    /// Type of the expert ids that this rank dispatches: `ANABRANCH_I32` (default) or `ANABRANCH_I64`.
+    pub id_type: anabranch_data_type,
 }
 
 // SAFETY: pointers and numbers, the size first.
@@ -104,6 +106,7 @@ impl anabranch_ep_config {
             .combine_codec(word::<CombineCodec>(self.combine_codec, "combine_codec")?)
             .combine_weights(flag(self.combine_weights, "combine_weights")?)
             .device_token_count(flag(self.device_token_count, "device_token_count")?)
+            .id_type(type_or(self.id_type, DataType::I32)?)
             .payload(word::<Payload>(self.payload, "payload")?)
             .launch(self.max_blocks, self.waves_per_block);
         let cast = word::<DispatchCast>(self.dispatch_cast, "dispatch_cast")?;

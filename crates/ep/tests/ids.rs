@@ -48,7 +48,7 @@ fn an_id_beyond_32_bits_is_reported() {
         match ep.check_ids(&stream) {
             Ok(()) => assert_eq!(invalid, 0),
             Err(Error::InvalidExpert { count, id, .. }) => {
-                assert_eq!((count as usize, id), (invalid, i32::MIN))
+                assert_eq!((count as usize, id), (invalid, i32::MIN));
             }
             Err(error) => return Err(error),
         }

@@ -76,11 +76,13 @@ def plan(**options):
 @pytest.mark.parametrize("mode", ["slotted", "compact"])
 @pytest.mark.parametrize("window", [True, False])
 def test_dispatch_and_combine(settings, mode, window):
+    id_dtype = "int32" if window else "int64"
+
     def work(world):
-        ep = world.expert_parallel(plan(mode=mode))
+        ep = world.expert_parallel(plan(mode=mode, id_dtype=id_dtype))
         for seed in range(3):
             x, ids, weights = batch(world.rank, seed)
-            dispatched = ep.dispatch(x, ids, weights)
+            dispatched = ep.dispatch(x, ids.astype(id_dtype), weights)
             world.synchronize()
             arrived = [len(places) for places in received(ep, dispatched)]
             assert dispatched.tokens == tokens_of(world.rank)

@@ -46,7 +46,14 @@ def test_a_layer_and_its_gradients(settings, mode, layers):
     def work(world):
         router, experts = parameters()
         ep = ExpertParallel(
-            world, hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, max_tokens=TOKENS, dtype=torch.float32, mode=mode
+            world,
+            hidden=HIDDEN,
+            experts=EXPERTS,
+            top_k=TOP_K,
+            max_tokens=TOKENS,
+            dtype=torch.float32,
+            id_dtype=torch.int64 if mode == "compact" else torch.int32,
+            mode=mode,
         )
         own = torch.tensor(ep.experts_on())
         for _ in range(2):

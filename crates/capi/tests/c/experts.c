@@ -1,4 +1,4 @@
-// Dispatch and combine in halves, rows grouped by expert, a saved routing: two ranks, four experts, values by arithmetic.
+// Dispatch and combine in halves, rows grouped by expert, a saved routing, ids of 64 bits: two ranks, four experts, values by arithmetic.
 #include "check.h"
 
 enum { RANKS = 2, HIDDEN = 16, EXPERTS = 4, TOP_K = 2, TOKENS = 6 };
@@ -9,7 +9,7 @@ static unsigned rank;
 static anabranch_ep_info info = {.size = sizeof info};
 
 static float *rows, *output;
-static int32_t ids[TOKENS * TOP_K];
+static int64_t ids[TOKENS * TOP_K];
 static float weights[TOKENS * TOP_K];
 
 static float value(unsigned token, unsigned i) { return (float)(1 + 100 * rank + 10 * token + i); }
@@ -63,7 +63,7 @@ static void grouped(const anabranch_tokens *tokens, int by_window) {
     OK(anabranch_combine_recv(ep, &combined, output, NULL, NULL));
     OK(anabranch_synchronize(world, NULL, -1));
     for (unsigned token = 0; token < TOKENS; token++) {
-        const int32_t *own = &ids[token * TOP_K];
+        const int64_t *own = &ids[token * TOP_K];
         EQUAL(output[token * HIDDEN + 3], value(token, 3) * (float)((own[0] + 1) + 2 * (own[1] + 1)));
     }
     free(sums);
@@ -100,7 +100,7 @@ int main(void) {
     OK(anabranch_join(NULL, NULL, &world));
     rank = anabranch_world_rank(world);
     anabranch_ep_config config = {.size = sizeof config, .hidden = HIDDEN, .experts = EXPERTS, .top_k = TOP_K, .max_tokens = TOKENS,
-                                  .dispatch_type = ANABRANCH_F32, .combine_type = ANABRANCH_F32};
+                                  .dispatch_type = ANABRANCH_F32, .combine_type = ANABRANCH_F32, .id_type = ANABRANCH_I64};
     OK(anabranch_ep_create(world, NULL, &config, &ep));
     OK(anabranch_ep_get_info(ep, &info));
     EQUAL(info.rank, rank);
@@ -112,7 +112,7 @@ int main(void) {
     for (unsigned token = 0; token < TOKENS; token++) {
         for (unsigned i = 0; i < HIDDEN; i++) rows[token * HIDDEN + i] = value(token, i);
         for (unsigned k = 0; k < TOP_K; k++) {
-            ids[token * TOP_K + k] = (int32_t)((token + k + rank) % EXPERTS);
+            ids[token * TOP_K + k] = (int64_t)((token + k + rank) % EXPERTS);
             weights[token * TOP_K + k] = (float)(k + 1);
         }
     }

@@ -294,6 +294,7 @@ class EpConfig:
         dispatch_cast: str = "none",
         cast_from: _DType | None = None,
         device_token_count: bool = False,
+        id_dtype: _DType | None = None,
         mask_after: float | None = None,
         payload: str = "kernels",
         blocks: int = 0,

@@ -31,12 +31,12 @@ where
 impl EpConfig {
     /// `hidden` elements a token, `experts` of the group (rank r owns a run of them, unless `placement` lists the ranks of each), `top_k`
     /// experts a token, at most `max_tokens` tokens a call. `max_recv` bounds the rows that a rank takes in (0: the worst case); `slots`
-    /// dispatches may be under way at once; `mask_after` seconds, operations go on without a rank that does not come. The remaining keywords
-    /// are those of `anabranch_ep::EpConfig`.
+    /// dispatches may be under way at once; `mask_after` seconds, operations go on without a rank that does not come. `id_dtype` is the type of
+    /// expert ids, int32 or int64. The remaining keywords are those of `anabranch_ep::EpConfig`.
     #[new]
     #[pyo3(signature = (*, hidden, experts, top_k, max_tokens, dispatch_dtype = None, combine_dtype = None, scale_bytes = 0,
         max_recv = 0, mode = "auto", slots = None, placement = None, combine_source = "any", combine_codec = "none",
-        combine_weights = false, late_weights = false, dispatch_cast = "none", cast_from = None, device_token_count = false, mask_after = None,
+        combine_weights = false, late_weights = false, dispatch_cast = "none", cast_from = None, device_token_count = false, id_dtype = None, mask_after = None,
         payload = "kernels", blocks = 0, waves_per_block = 0))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
@@ -58,6 +58,7 @@ impl EpConfig {
         dispatch_cast: &str,
         cast_from: Option<&Bound<'_, PyAny>>,
         device_token_count: bool,
+        id_dtype: Option<&Bound<'_, PyAny>>,
         mask_after: Option<f64>,
         payload: &str,
         blocks: u32,
@@ -75,6 +76,7 @@ impl EpConfig {
             .combine_weights(combine_weights)
             .late_weights(late_weights)
             .device_token_count(device_token_count)
+            .id_type(id_dtype.map_or(Ok(DataType::I32), array::data_type)?)
             .payload(word::<Payload>(payload)?)
             .launch(blocks, waves_per_block);
         let cast = word::<DispatchCast>(dispatch_cast)?;

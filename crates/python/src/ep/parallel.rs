@@ -71,7 +71,7 @@ impl ExpertParallel {
 
     /// Sends every token to the ranks that own its experts. All ranks of the group call it, also with 0 tokens.
     ///
-    /// `x` is `[tokens, hidden]` of the plan's type (8-bit floats may be uint8), `topk_ids` `[tokens, top_k]` int32 with -1 for no expert,
+    /// `x` is `[tokens, hidden]` of the plan's type (8-bit floats may be uint8), `topk_ids` `[tokens, top_k]` of the plan's `id_dtype` with -1 for no expert,
     /// `topk_weights` `[tokens, top_k]` float32, `scales` `scale_bytes` bytes a token. With `num_tokens`, one 32-bit integer in device memory,
     /// that many of the tokens are sent.
     #[pyo3(signature = (x, topk_ids, topk_weights = None, scales = None, *, num_tokens = None, stream = None))]

@@ -135,7 +135,7 @@ impl ExpertParallel {
             }
             Ok(array)
         };
-        let ids = per_choice(self.array("topk_ids", topk_ids)?, DataType::I32)?;
+        let ids = per_choice(self.array("topk_ids", topk_ids)?, self.config().id_type)?;
         let weights = per_choice(self.array("topk_weights", topk_weights)?, DataType::F32)?;
         let scales = self.array("scales", scales)?;
         if let Some(scales) = &scales {

@@ -112,6 +112,7 @@ class ExpertParallel:
             every routing: about ``ranks * max_tokens * top_k``, and the alignment of each expert.
         alignment: ``capacity``, and the first place of each expert, are multiples of it, a power of two up to 1024.
         slots: dispatches that may wait for their combine at once.
+        id_dtype: of expert ids, int32 or int64; ids of other types are converted by a kernel before each dispatch.
         name: of the plan, once in a process; ``None`` makes one up.
         options: further keywords of ``anabranch.EpConfig``.
     """
@@ -130,6 +131,7 @@ class ExpertParallel:
         places: int | None = None,
         alignment: int = 1,
         slots: int = 1,
+        id_dtype: torch.dtype = torch.int32,
         name: str | None = None,
         **options: Any,
     ) -> None:
@@ -142,8 +144,10 @@ class ExpertParallel:
             combine_dtype=dtype,
             combine_weights=True,
             slots=slots,
+            id_dtype=id_dtype,
             **options,
         )
+        self._id_dtype = id_dtype
         layout = None if capacity is None else (capacity, alignment)
         grouped = None if places is None else (places, alignment)
         self._plan = Plan(world, config, ranks, slots, dtype, layout, grouped, name)
@@ -168,7 +172,7 @@ class ExpertParallel:
 
         Gradients flow to ``x`` and ``topk_weights``.
         """
-        sent = (x, topk_ids.to(torch.int32), topk_weights, scales, self.name, torch.is_grad_enabled())
+        sent = (x, topk_ids.to(self._id_dtype), topk_weights, scales, self.name, torch.is_grad_enabled())
         return Received(*_ops.ep_dispatch(*sent), x.shape[0], self.name)
 
     def combine(self, y: torch.Tensor, received: Received) -> torch.Tensor:
@@ -186,7 +190,7 @@ class ExpertParallel:
     ) -> ReceivedByExpert:
         """As :meth:`dispatch`, with the rows grouped by expert. A token that names two experts of a rank has two rows there. Rows of an expert
         beyond ``capacity`` are dropped."""
-        sent = (x, topk_ids.to(torch.int32), topk_weights, scales, self.name, torch.is_grad_enabled())
+        sent = (x, topk_ids.to(self._id_dtype), topk_weights, scales, self.name, torch.is_grad_enabled())
         return ReceivedByExpert(*_ops.ep_dispatch_experts(*sent), x.shape[0], self.name)
 
     def combine_experts(self, y: torch.Tensor, received: ReceivedByExpert) -> torch.Tensor:
@@ -208,7 +212,7 @@ class ExpertParallel:
     ) -> ReceivedGrouped:
         """As :meth:`dispatch_experts`, with the rows of all experts one after the other, in a tensor of ``places`` rows. Rows for which there is
         no place are dropped."""
-        sent = (x, topk_ids.to(torch.int32), topk_weights, scales, self.name, torch.is_grad_enabled())
+        sent = (x, topk_ids.to(self._id_dtype), topk_weights, scales, self.name, torch.is_grad_enabled())
         return ReceivedGrouped(*_grouped.ep_dispatch_grouped(*sent), x.shape[0], self.name)
 
     def combine_grouped(self, y: torch.Tensor, received: ReceivedGrouped) -> torch.Tensor:

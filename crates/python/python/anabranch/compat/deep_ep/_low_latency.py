@@ -94,6 +94,7 @@ class Plan:
             mode="slotted",
             combine_source="window",
             late_weights=True,
+            id_dtype=torch.int64,
             **rows,
         )
         self.native = make_plan(joined, config)
@@ -122,7 +123,7 @@ class Plan:
         layout = next(layout for layout in self._layouts if all(handle.layout is not layout for handle in self._pending))
         self._layouts.remove(layout)
         self._layouts.append(layout)
-        handle = Handle(self, layout, ids.to(torch.int32).contiguous(), stats)
+        handle = Handle(self, layout, ids.to(torch.int64).contiguous(), stats)
         x = x.detach().contiguous()
         sent: tuple[Any, ...] = (x, handle.ids)
         if self.shape.is_rounded:

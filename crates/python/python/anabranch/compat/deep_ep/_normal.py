@@ -103,6 +103,7 @@ class Plan:
             slots=settings.slots,
             combine_source="window",
             combine_weights=True,
+            id_dtype=torch.int64,
             blocks=blocks,
         )
         self.native = make_plan(joined, config)
@@ -146,7 +147,7 @@ class Plan:
             )
         self._free_slot()
         weights = None if weights is None else weights.detach().contiguous()
-        operation = self.native.dispatch(as_sent(x), ids.to(torch.int32).contiguous(), weights, as_bytes(scales))
+        operation = self.native.dispatch(as_sent(x), ids.to(torch.int64).contiguous(), weights, as_bytes(scales))
         routing = torch.empty(self.native.routing_bytes, dtype=torch.uint8, device=x.device)
         self.native.save_routing(operation, routing)
         handle = Handle(self, operation, routing, len(x))
