@@ -101,7 +101,7 @@ pub enum Error {
         /// Why the plan lacks it.
         why: &'static str,
     },
-    /// An expert id out of range. It counted as -1.
+    /// An expert id out of range. It counted as -1. An id of 64 bits that does not fit into 32 is reported as `i32::MIN`.
     #[error(
         "{rank} gave {count} invalid expert id(s), the first at token {token}: {id} (allowed are -1 and 0..{experts})"
     )]
