@@ -178,7 +178,7 @@ pub(crate) fn spec_in(
 }
 
 /// The compilation for communicators of so many members. Not of [`NETWORK_MOVE_UNIT`] and [`NETWORK_REDUCE_UNIT`]. Structs with arrays
-/// ([`UnevenArgs`], [`GatherManyArgs`], [`PipesArgs`], [`UnevenReduceArgs`], [`FingerprintArgs`]) have no constants.
+/// have no constants.
 pub fn for_members(spec: KernelSpec, members: u32) -> KernelSpec {
     let team = || constants!(TeamView { size: members });
     let comm = || constants!(CommView { team: team() });
