@@ -213,14 +213,14 @@ impl Plan {
         if given.ids.is_null() && count > 0 {
             return Err(Failure::usage(format!("tokens.ids is NULL; it has {count} tokens")));
         }
-        let choices = bytes(count, self.config().top_k * 4);
-        let ids = choices / 4 * self.config().id_type.bytes_of(1) as usize;
+        let top_k = self.config().top_k;
+        let id_bytes = self.config().id_type.bytes_of(1) as u32;
         Ok(Tokens {
             count,
             data_type: self.config().token_type(),
             rows,
-            ids: range(given.ids, ids),
-            weights: optional_range(given.weights, choices),
+            ids: range(given.ids, bytes(count, top_k * id_bytes)),
+            weights: optional_range(given.weights, bytes(count, top_k * 4)),
             scales: optional_range(given.scales, bytes(count, self.config().scale_bytes)),
             device_count: optional_range(given.device_count, 4),
         })

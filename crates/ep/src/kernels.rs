@@ -18,14 +18,15 @@ use anabranch_elements::data_type::DataType;
 pub const HEADERS: &[Header] = device_headers!();
 
 kernel_unit! {
-    /// The counts before a compact dispatch; parameter `EP_TILE`, and `EP_DEVICE_COUNT` as `DISPATCH_UNIT` has it.
+    /// The counts before a compact dispatch; parameter `EP_TILE`, and `EP_DEVICE_COUNT` and `EP_WIDE_IDS` as `DISPATCH_UNIT` has them.
     pub(crate) static COUNT_UNIT: "ep_count", include_str!("../kernels/count.hip"), &[HEADERS];
     pub(crate) const COUNT: Kernel<CountArgs> = "anabranch_ep_count";
 }
 
 kernel_unit! {
     /// Dispatch to ranks whose memory is mapped; parameter `EP_TILE`; `EP_CAST` and `EP_CAST_FROM` where it casts; `EP_DEVICE_COUNT`
-    /// where the number of tokens may be in device memory; `EP_MASK` where ranks may be masked.
+    /// where the number of tokens may be in device memory; `EP_MASK` where ranks may be masked; `EP_WIDE_IDS` where expert ids have 64
+    /// bits.
     pub(crate) static DISPATCH_UNIT: "ep_dispatch", include_str!("../kernels/dispatch.hip"), &[HEADERS];
     pub(crate) const DISPATCH: Kernel<DispatchArgs> = "anabranch_ep_dispatch";
     pub(crate) const DISPATCH_SEND: Kernel<DispatchArgs> = "anabranch_ep_dispatch_send";
@@ -293,6 +294,7 @@ fn optional() -> Vec<KernelSpec> {
     let bf16 = DataType::Bf16;
     let block = CombineCodec::Fp8Block(Fp8Format::E4m3fn);
     let combines = [combine(bf16), combine_push(bf16, CombineCodec::None), combine_push(bf16, block)];
+    let fp8 = DispatchCast::Fp8Block(Fp8Format::E4m3fn);
     let of_combine = |spec: &KernelSpec| {
         let [weighted, masked] = [with_weights, masking].map(|option| option(spec.clone()));
         let all = with_device_count(masking(weighted.clone()));
@@ -319,15 +321,21 @@ fn optional() -> Vec<KernelSpec> {
         combine_nodes(KernelSpec::new(&COMBINE_NODES_UNIT), bf16),
     ];
     let plain = dispatch_experts(bf16, DispatchCast::None);
-    let of_experts = [
-        with_device_count(plain.clone()),
-        with_ids(plain.clone(), DataType::I64),
-        with_ids(dispatch(), DataType::I64),
-        with_ids(count(), DataType::I64),
-        plain,
-        dispatch_experts(bf16, DispatchCast::Fp8Block(Fp8Format::E4m3fn)),
-    ];
+    let of_experts = [with_device_count(plain.clone()), plain, dispatch_experts(bf16, fp8)];
+    let wide_ids = [
+        count(),
+        dispatch(),
+        dispatch_cast(bf16, fp8),
+        masking(dispatch()),
+        dispatch_experts(bf16, DispatchCast::None),
+        dispatch_experts(bf16, fp8),
+        dispatch_engine(bf16, DispatchCast::None),
+        dispatched(false),
+        dispatched(true),
+    ]
+    .map(|spec| with_ids(spec, DataType::I64));
     counted
+        .chain(wide_ids)
         .chain(by_engine)
         .chain(across)
         .chain(of_experts)

@@ -217,7 +217,7 @@ pub fn field<A: DeviceStruct, T: ConstantField>(
 ///     }
 /// }
 /// let of_plan = constants!(Args { view: constants!(View { row_bytes: 64 }), scales: NullPointer });
-/// assert_eq!(format!("{of_plan:?}"), "{view.row_bytes = 64u, scales = nullptr}");
+/// assert_eq!(format!("{of_plan:?}"), "{view.row_bytes = 64, scales = nullptr}");
 /// ```
 #[macro_export]
 macro_rules! constants {

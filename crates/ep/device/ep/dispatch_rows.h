@@ -95,7 +95,7 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
     u32 fan = local.fan.get(grid, index);
     u32 words = 2 + 2 * args.top_k + args.scale_bytes / 4;
     for (u32 word = grid.lane(); word < words; word += WAVE_SIZE) {
-        // One load for all lanes, from whichever tensor has the word.
+        // One load for all lanes, from whichever tensor has the word; wide ids have a load of their own.
         u32 scales_at = 2 + 2 * args.top_k;
         u64 row = static_cast<u64>(token);
         bool is_id = word >= 2 && word < 2 + args.top_k;

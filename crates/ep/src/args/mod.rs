@@ -134,7 +134,7 @@ device_struct! {
         pub team: TeamView,
         /// The ranks of each expert.
         pub placement: PlacementView,
-        /// `[token_count][top_k]`.
+        /// `[token_count][top_k]`, of 64 bits with `EP_WIDE_IDS`.
         pub ids: DevicePointer<i32>,
         /// `[ranks]`: zero between launches.
         pub tally: DevicePointer<u32>,
@@ -172,7 +172,7 @@ device_struct! {
         pub placement: PlacementView,
         /// `[token_count][row_bytes]`, 16-byte aligned.
         pub tokens: DevicePointer<u8>,
-        /// `[token_count][top_k]`.
+        /// `[token_count][top_k]`, of 64 bits with `EP_WIDE_IDS`.
         pub ids: DevicePointer<i32>,
         /// `[token_count][top_k]`, or null: zeros are sent.
         pub weights: DevicePointer<f32>,

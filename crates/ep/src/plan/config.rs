@@ -14,7 +14,7 @@ use crate::tensor::{COMBINED_TYPES, ROW_TYPES};
 use anabranch_elements::data_type::{DataType, names};
 
 /// A plan's configuration. All ranks of the group give equal values, which [`ExpertParallel::new`](crate::ExpertParallel::new) compares;
-/// only `max_blocks` and `waves_per_block` may differ, and of `table` only the entry for this plan is compared.
+/// only `max_blocks`, `waves_per_block` and `id_type` may differ, and of `table` only the entry for this plan is compared.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EpConfig {

@@ -122,11 +122,11 @@ def compiled_equals_eager(rank, size, gloo):
 
 @check
 def every_op_passes_opcheck(rank, size, gloo):
-    ep, ops = plan(), torch.ops.anabranch
+    ep, ops = plan(id_dtype=torch.int64), torch.ops.anabranch
     router, _ = parameters(ep)
     x = tokens(rank)
     ids, weights = (part.detach() for part in route(x, router))
-    sent = (x, ids.int(), weights.requires_grad_(), None, ep.name, True)
+    sent = (x, ids, weights.requires_grad_(), None, ep.name, True)
 
     # A routing and a number are those of one dispatch: the check that calls an op twice finds them different, and
     # `compiled_equals_eager` is in its place.
@@ -225,8 +225,8 @@ def wrong_calls_are_refused(rank, size, gloo):
         without.dispatch_grouped(x, ids, torch.ones(MOST, TOP_K))
     with pytest.raises(anabranch.UsageError, match="is a Received; a ReceivedGrouped is needed"):
         ep.combine_grouped(received.rows, received)
-    for wrong in ({"places": -1}, {"alignment": 3}, {"combine_source": "buffer"}):
-        with pytest.raises(anabranch.UsageError, match="places|alignment"):
+    for wrong in ({"places": -1}, {"alignment": 3}, {"combine_source": "buffer"}, {"id_dtype": "int64"}):
+        with pytest.raises(anabranch.UsageError, match="places|alignment|id_dtype"):
             plan(**wrong)
     if size > 1:
         with pytest.raises(anabranch.UsageError, match="of the group"):

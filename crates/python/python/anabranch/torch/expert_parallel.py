@@ -135,6 +135,8 @@ class ExpertParallel:
         name: str | None = None,
         **options: Any,
     ) -> None:
+        if id_dtype not in (torch.int32, torch.int64):
+            raise anabranch.UsageError(f"id_dtype is {id_dtype!r}; allowed are torch.int32 and torch.int64")
         config = anabranch.EpConfig(
             hidden=hidden,
             experts=experts,
