@@ -41,7 +41,7 @@ static ANABRANCH_DEVICE u64 word_at(const CountArgs& args, u64 base, u32 source,
 static ANABRANCH_DEVICE void tally_share(const Grid& grid, const CountArgs& args, const CountLocal& local, u32 tokens) {
     u32 first = static_cast<u32>(static_cast<u64>(tokens) * grid.block / grid.grid_blocks);
     u32 end = static_cast<u32>(static_cast<u64>(tokens) * (grid.block + 1) / grid.grid_blocks);
-    count_tokens<CallerIds>(grid, args.placement, args.ids, args.top_k * CallerIds::WORDS, args.top_k, args.team.rank, local.tally, first, end);
+    count_tokens<CallerIds>(grid, args.placement, args.ids, CallerIds::stride(args.top_k), args.top_k, args.team.rank, local.tally, first, end);
     grid.block_barrier();
     for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
         u32 count = local.tally.get(grid, peer);

@@ -170,8 +170,7 @@ impl Jit {
         let request = self.request(spec, target)?;
         loop {
             // What is broken is left to `build`, which holds the key's lock; where nothing will be built, it is named.
-            let will_build = request.tool.is_ok() && self.inner.config.compile != CompileMode::Deny;
-            let broken = if will_build { Broken::Ignore } else { Broken::Warn };
+            let broken = if self.may_build(&request) { Broken::Ignore } else { Broken::Warn };
             if let Some(found) = self.look_up(&request, broken) {
                 self.inner.hits.fetch_add(1, Ordering::Relaxed);
                 return Ok(found);
@@ -197,6 +196,11 @@ impl Jit {
         }
     }
 
+    /// Whether a compiler is there and may run.
+    fn may_build(&self, request: &Request<'_>) -> bool {
+        request.tool.is_ok() && self.inner.config.compile != CompileMode::Deny
+    }
+
     /// Whether [`Jit::compile`] would run a compiler. Changes nothing on the disk.
     ///
     /// # Errors
@@ -204,11 +208,10 @@ impl Jit {
     pub fn needs_compile(&self, spec: &KernelSpec, target: &Target) -> Result<bool> {
         if self.uses_constants(spec, target) {
             let request = self.request(spec, target)?;
-            let can_compile = request.tool.is_ok() && self.inner.config.compile != CompileMode::Deny;
             if self.look_up(&request, Broken::Warn).is_some() {
                 return Ok(false);
             }
-            if can_compile || self.inner.config.constants == ConstantsMode::Always {
+            if self.may_build(&request) || self.inner.config.constants == ConstantsMode::Always {
                 return Ok(true);
             }
         }

@@ -13,7 +13,7 @@
 // The distance between the ids of two tokens in words: the caller's are dense, forwarded ones are in their meta records.
 template <class Route>
 static ANABRANCH_DEVICE u32 id_stride(const DispatchArgs& args) {
-    return Route::FORWARDS ? args.meta_bytes / 4 : args.top_k * CallerIds::WORDS;
+    return Route::FORWARDS ? args.meta_bytes / 4 : CallerIds::stride(args.top_k);
 }
 
 // Whether no rows are sent to the rank.

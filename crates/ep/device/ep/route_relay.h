@@ -53,7 +53,7 @@ static ANABRANCH_DEVICE void count_relays(const Grid& grid, const DispatchArgs& 
         u32 token = start + grid.lane();
         for (u32 base = 0; base < local.route.nodes.count; base += RANKS_PER_MASK) {
             u64 mask = 0;
-            if (token < end) mask = nodes_of(grid, local, CallerIds::of_token(args.ids, token, args.top_k), args.top_k, owners, token, base);
+            if (token < end) mask = nodes_of(grid, local, args.ids + static_cast<u64>(token) * CallerIds::stride(args.top_k), args.top_k, owners, token, base);
             u32 bits = minimum(local.route.nodes.count - base, RANKS_PER_MASK);
             for (u32 bit = 0; bit < bits; ++bit) {
                 u32 count = count_bits(grid.ballot((mask >> bit) & 1));

@@ -60,8 +60,8 @@ struct CallerIds {
     static constexpr u32 WORDS = 1;
     static ANABRANCH_DEVICE i32 load(const Grid& grid, const i32* ids, u64 k) { return private_load(grid, ids + k); }
 #endif
-    // The ids of a token.
-    static ANABRANCH_DEVICE const i32* of_token(const i32* ids, u64 token, u32 top_k) { return ids + token * top_k * WORDS; }
+    // The distance between the ids of two tokens in words of 32 bits.
+    static ANABRANCH_DEVICE u32 stride(u32 top_k) { return top_k * WORDS; }
     // The token's number at its source.
     static ANABRANCH_DEVICE u32 token(const Grid&, const i32*, u32 row) { return row; }
 };
