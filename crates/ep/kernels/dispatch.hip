@@ -46,6 +46,9 @@
 #include "ep/route_near.h"
 #include "ep/dispatch_send.h"
 
+typedef NearRoute Route;
+typedef DispatchLocal<Route> Local;
+
 ANABRANCH_KERNEL(anabranch_ep_dispatch, DispatchArgs, 1024) {
     Local local = Local::at(args.team.size, args.fan_out, Route{});
     u32 given = given_tokens(grid, args);

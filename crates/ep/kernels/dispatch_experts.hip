@@ -19,10 +19,14 @@
 // block writes counts other than zero only after it has seen all flags, as `combine.hip` needs. `private_store` of one block and
 // `swap_system` of block 0 may then meet in `source_offsets`, which no kernel reads after a fault.
 #include "anabranch/prelude.h"
+#include "ep/route_experts.h"
 #include "ep/dispatch_send.h"
-#include "ep/expand.h"
+#include "ep/expand_numbered.h"
 
 static_assert(!MASKS, "blocks that wait for themselves may disagree about a masked rank");
+
+typedef ExpertRoute Route;
+typedef DispatchLocal<Route> Local;
 
 // Block 0, without all flags: no expert has a pair.
 static ANABRANCH_DEVICE void report_no_pairs(const Grid& grid, const ExpertExpandArgs& args) {
@@ -37,29 +41,13 @@ static ANABRANCH_DEVICE void report_no_pairs(const Grid& grid, const ExpertExpan
     }
 }
 
-// The whole block comes here, with the counts that it has seen.
-static ANABRANCH_DEVICE void expand_counted(const Grid& grid, const ExpertExpandArgs& args, const Local& counted,
-                                            const ExpandLocal& local) {
-    if (grid.thread == 0) {
-        u32 total = 0;
-        for (u32 source = 0; source < args.received.ranks; ++source) {
-            local.offsets.set(grid, source, total);
-            total += counted.next_row.get(grid, source);
-        }
-        local.offsets.set(grid, args.received.ranks, total);
-    }
-    grid.block_barrier();
-    expand_received(grid, args, local);
-}
-
 ANABRANCH_KERNEL(anabranch_ep_dispatch_experts, DispatchExpertsArgs, 1024) {
     const DispatchArgs& dispatch = args.dispatch;
     const ExpertExpandArgs& experts = args.experts;
     u32 ranks = dispatch.team.size;
-    Local local = Local::at(ranks, dispatch.fan_out, Route{});
-    u32 pairs = experts.tile_rows * dispatch.top_k;
-    ExpandLocal placed = ExpandLocal::at(args.tables_byte, ranks, experts.received.local_experts, pairs);
-    clear_pairs(grid, experts, placed);
+    Route route = {args.copies, args.numbers_word, args.totals_stride, args.totals_offset, ranks, {}, {}, {}};
+    Local local = Local::at(ranks, dispatch.fan_out, route);
+    clear_numbers(grid, local);
     u32 given = given_tokens(grid, dispatch);
     u64 epoch = begin(grid, dispatch, local);
     WaitContext wait = context_of(grid, dispatch, epoch);
@@ -71,7 +59,11 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch_experts, DispatchExpertsArgs, 1024) {
         came = last ? learn_counts(grid, dispatch, local, wait) : await_counts(grid, dispatch, local, wait);
     }
     if (came) {
-        expand_counted(grid, experts, local, placed);
+        u32 tables = local.route.number.byte + TILE * dispatch.top_k * 4;
+        Numbered numbered = {reinterpret_cast<const u8*>(local.peer_base.get(grid, dispatch.team.rank) + args.totals_offset),
+                             args.totals_stride, args.numbers_word,
+                             Numbered::tables(tables, ranks, experts.received.local_experts)};
+        expand_numbered(grid, experts, numbered, local.next_row);
     } else {
         report_no_pairs(grid, experts);
     }

@@ -96,7 +96,7 @@ static ANABRANCH_DEVICE bool send_replay(const Grid& grid, const DispatchReplayA
         recall_tile(grid, args, local, tile, count, part == 0);
         grid.block_barrier();
         for (u32 item = grid.wave(); item < count * pieces; item += grid.waves_per_block()) {
-            Piece piece = piece_of(dispatch, part, item);
+            Piece piece = piece_of(dispatch, part, pieces, item);
             if (piece.is_meta) {
                 write_meta(grid, dispatch, local, piece.index, tile + piece.index);
             } else {

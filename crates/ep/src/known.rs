@@ -23,7 +23,13 @@ impl Plan {
             .knowing(constants!(DispatchReplayArgs { dispatch: dispatch() }))
             .knowing(constants!(DispatchEngineArgs { dispatch: dispatch() }))
             .knowing(constants!(DispatchNodesArgs { dispatch: dispatch() }))
-            .knowing(constants!(DispatchExpertsArgs { dispatch: dispatch(), experts: expand() }))
+            .knowing(constants!(DispatchExpertsArgs {
+                dispatch: dispatch(),
+                experts: expand(),
+                totals_stride: self.pair_totals_stride(),
+                numbers_word: self.numbers_word(),
+                copies: self.expert_copies(),
+            }))
             .knowing(expand())
             .knowing(self.known_contract())
             .knowing(self.known_pull())

@@ -4,9 +4,12 @@
 
 #include "ep/dispatch_rows.h"
 #include "ep/dispatch_nothing.h"
+#include "ep/pair_numbers.h"
 #include "ep/token_count.h"
 
-enum DispatchPhase : u32 { DISPATCH_WAIT_FLAG = 1, DISPATCH_FLAG_OVERRUN = 2 };
+enum DispatchPhase : u32 { DISPATCH_WAIT_FLAG = 1, DISPATCH_FLAG_OVERRUN = 2, DISPATCH_UNNUMBERED = 7 };
+// In the count of a flag: the records have the numbers of pairs. The plan keeps the rows of a source below it.
+static constexpr u32 NUMBERED = 1u << 31;
 
 // One whole block: waits for the flag of every rank. The next rows in local memory are then the rows received. Whether all came.
 template <class Route>
@@ -28,9 +31,13 @@ static ANABRANCH_DEVICE bool await_counts(const Grid& grid, const DispatchArgs& 
             report_fault(grid, wait, DISPATCH_FLAG_OVERRUN, peer, epoch, seen, 0);
             status = WAIT_FAULT;
         }
+        if (Route::NUMBERS && status == WAIT_OK && (flag_count(seen) & NUMBERED) == 0) {
+            report_fault(grid, wait, DISPATCH_UNNUMBERED, peer, pack_flag(epoch, NUMBERED), seen, 0);
+            status = WAIT_FAULT;
+        }
         if (status != WAIT_OK) local.fault.fetch_add(grid, 0, 1u);
         // The sent counts have been used; the same words now hold the received ones.
-        local.next_row.set(grid, peer, status == WAIT_OK && is_there ? flag_count(seen) : 0u);
+        local.next_row.set(grid, peer, status == WAIT_OK && is_there ? flag_count(seen) & ~NUMBERED : 0u);
     }
     acquire_after_wait(grid);
     grid.block_barrier();
@@ -75,13 +82,14 @@ static ANABRANCH_DEVICE bool write_share(const Grid& grid, const DispatchArgs& a
         grid.block_barrier();
     }
 
-    u32 pieces = pieces_of_token(args, part);
+    // Numbered records are written after the rows.
+    u32 pieces = Route::NUMBERS ? args.segments : pieces_of_token(args, part);
     for (u32 tile = first - earlier; tile < end; tile += TILE) {
         u32 count = minimum(end - tile, TILE);
         if (grid.wave() == 0) route_tile(grid, args, local, tile, count, part == 0 ? earlier : count);
         grid.block_barrier();
         for (u32 item = grid.wave(); item < (count - earlier) * pieces; item += grid.waves_per_block()) {
-            Piece piece = piece_of(args, part, item);
+            Piece piece = piece_of(args, part, pieces, item);
             piece.index += earlier;
             u32 token = tile + piece.index;
             if (!piece.is_meta) {
@@ -91,6 +99,9 @@ static ANABRANCH_DEVICE bool write_share(const Grid& grid, const DispatchArgs& a
             } else {
                 write_meta(grid, args, local, piece.index, token);
             }
+        }
+        if constexpr (Route::NUMBERS) {
+            if (part == 0) write_numbered(grid, args, local, PairTile{tile, earlier, count, first});
         }
         grid.block_barrier();
     }
@@ -102,7 +113,11 @@ static ANABRANCH_DEVICE bool write_share(const Grid& grid, const DispatchArgs& a
 template <class Route>
 static ANABRANCH_DEVICE bool write_rows(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local, u32 given) {
     // The run with the last tokens has counted all of them.
-    if (write_share(grid, args, local, minimum(given, args.token_count))) {
+    bool has_last = write_share(grid, args, local, minimum(given, args.token_count));
+    if constexpr (Route::NUMBERS) {
+        if (grid.block % args.parts == 0) write_totals(grid, args, local, has_last);
+    }
+    if (has_last) {
         for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
             private_store(grid, args.routed + peer, local.next_row.get(grid, peer));
         }

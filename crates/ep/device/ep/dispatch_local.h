@@ -14,6 +14,7 @@
 //   Ids           how ids are read
 //   RELAYS        whether tokens go once to each other node; `route_relay.h` has the functions for it
 //   FORWARDS      whether the rows are those that ranks of other nodes put here
+//   NUMBERS       whether records have the numbers of pairs; `pair_numbers.h` has the functions for it
 //   place_tables  takes local memory from this byte on
 //   is_far        whether stores cannot reach a rank
 //   row_at, meta_at  where a copy's row and its meta record are written

@@ -1,14 +1,11 @@
 // The part of a dispatch to mapped memory that `dispatch.hip` and `dispatch_experts.hip` share: a grid sends its rows, then its counts.
 #pragma once
 
-#include "ep/route_near.h"
 #include "ep/dispatch_grid.h"
 
-typedef NearRoute Route;
-typedef DispatchLocal<Route> Local;
-
 // Thread 0 of the last block: reports to every rank how many rows it got from here.
-static ANABRANCH_DEVICE void flag_counts(const Grid& grid, const DispatchArgs& args, const Local& local, u32 epoch) {
+template <class Route>
+static ANABRANCH_DEVICE void flag_counts(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local, u32 epoch) {
     u32 ranks = args.team.size;
     // Rotated, so that the ranks do not all flag rank 0 first; some counts at a time, so that their latencies overlap.
     u32 dropped = 0, masked = 0;
@@ -29,7 +26,7 @@ static ANABRANCH_DEVICE void flag_counts(const Grid& grid, const DispatchArgs& a
             dropped += routed[u] - count;
             u64* flag = reinterpret_cast<u64*>(local.peer_base.get(grid, peer) + args.flags_offset +
                                                static_cast<u64>(args.team.rank) * args.flag_stride);
-            flag_store(grid, flag, pack_flag(epoch, count));
+            flag_store(grid, flag, pack_flag(epoch, Route::NUMBERS ? count | NUMBERED : count));
         }
     }
     private_store(grid, &args.state->dropped_count, dropped);
@@ -37,7 +34,8 @@ static ANABRANCH_DEVICE void flag_counts(const Grid& grid, const DispatchArgs& a
 }
 
 // The whole block comes here, or none of it. True in the block that was the last to arrive, which has sent the counts.
-static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchArgs& args, const Local& local, u64 epoch,
+template <class Route>
+static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local, u64 epoch,
                                        u32 given) {
     bool last = write_rows(grid, args, local, given);
     if (last && grid.thread == 0) flag_counts(grid, args, local, static_cast<u32>(epoch));

@@ -9,28 +9,31 @@ struct ExpandPart {
 
 static ANABRANCH_DEVICE bool is_slot(u32 slot) { return slot < SLOT_DROPPED; }
 
-// Each thread writes the slot map entries, weights and row sources of its pairs.
+// One thread writes the slot map entry, weight and row source of a pair.
+static ANABRANCH_DEVICE void write_pair(const Grid& grid, const ExpertExpandArgs& args, u32 source, u64 row, u32 k, u32 slot) {
+    u32 top_k = args.received.top_k;
+    private_store(grid, args.slot_map + row * top_k + k, slot);
+    if (!is_slot(slot)) return;
+    const u32* meta = meta_record(args.received, row);
+    const u32* weight = meta + 2 + top_k + k;
+    if (CONTIGUOUS) {
+        if (args.weights != nullptr) private_store(grid, args.weights + slot, bit_cast<f32>(heap_load(grid, weight)));
+        return;
+    }
+    ExpertRowSource* target = args.sources + slot;
+    private_store(grid, &target->row, static_cast<u32>(row));
+    private_store(grid, &target->source_rank, source);
+    private_store(grid, &target->source_token, heap_load(grid, meta));
+    private_store(grid, &target->k, k);
+    private_store(grid, &target->weight, bit_cast<f32>(heap_load(grid, weight)));
+}
+
+// The pairs of a tile.
 static ANABRANCH_DEVICE void write_pairs(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local,
                                          u32 source, u64 window_row, u32 pairs) {
     u32 top_k = args.received.top_k;
     for (u32 pair = grid.thread; pair < pairs; pair += grid.block_threads) {
-        u32 slot = local.pair_slot.get(grid, pair);
-        private_store(grid, args.slot_map + window_row * top_k + pair, slot);
-        if (!is_slot(slot)) continue;
-        u64 row = window_row + pair / top_k;
-        u32 k = pair % top_k;
-        const u32* meta = meta_record(args.received, row);
-        const u32* weight = meta + 2 + top_k + k;
-        if (CONTIGUOUS) {
-            if (args.weights != nullptr) private_store(grid, args.weights + slot, bit_cast<f32>(heap_load(grid, weight)));
-            continue;
-        }
-        ExpertRowSource* target = args.sources + slot;
-        private_store(grid, &target->row, static_cast<u32>(row));
-        private_store(grid, &target->source_rank, source);
-        private_store(grid, &target->source_token, heap_load(grid, meta));
-        private_store(grid, &target->k, k);
-        private_store(grid, &target->weight, bit_cast<f32>(heap_load(grid, weight)));
+        write_pair(grid, args, source, window_row + pair / top_k, pair % top_k, local.pair_slot.get(grid, pair));
     }
 }
 

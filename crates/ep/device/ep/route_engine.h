@@ -7,6 +7,7 @@ struct EngineRoute {
     typedef CallerIds Ids;
     static constexpr bool RELAYS = false;
     static constexpr bool FORWARDS = false;
+    static constexpr bool NUMBERS = false;
     u64 staged_rows;
     u64 staged_meta;
 

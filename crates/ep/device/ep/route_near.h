@@ -19,6 +19,7 @@ struct NearRoute {
     typedef CallerIds Ids;
     static constexpr bool RELAYS = false;
     static constexpr bool FORWARDS = false;
+    static constexpr bool NUMBERS = false;
 
     ANABRANCH_DEVICE void place_tables(u32) {}
     ANABRANCH_DEVICE bool is_far(const Grid&, u32) const { return false; }

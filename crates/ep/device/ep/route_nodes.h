@@ -11,6 +11,7 @@ struct NodesRoute {
     typedef CallerIds Ids;
     static constexpr bool RELAYS = BY_NODE;
     static constexpr bool FORWARDS = false;
+    static constexpr bool NUMBERS = false;
     u64 staged_rows;
     u64 staged_meta;
     NodesView nodes;

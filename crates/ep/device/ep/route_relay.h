@@ -101,6 +101,7 @@ struct ForwardRoute {
     typedef RecordIds Ids;
     static constexpr bool RELAYS = false;
     static constexpr bool FORWARDS = true;
+    static constexpr bool NUMBERS = false;
     NodesView nodes;
     // The source's records.
     u64 relay_meta;

@@ -37,9 +37,14 @@ struct Owners {
         return static_cast<u64>(quotient) * placement.experts > scaled ? quotient - 1 : quotient;
     }
     ANABRANCH_DEVICE u32 rank_by_table(const Grid& grid, u32 expert, u32 token) const {
+        return private_load(grid, placement.owners + copy_of(grid, expert, token));
+    }
+    // The number of the expert's copy that the token goes to, among all copies of all experts: with a table its place in `owners`.
+    ANABRANCH_DEVICE u32 copy_of(const Grid& grid, u32 expert, u32 token) const {
+        if (placement.starts == nullptr) return expert;
         u32 first = private_load(grid, placement.starts + expert);
         u32 replicas = private_load(grid, placement.starts + expert + 1) - first;
-        return private_load(grid, placement.owners + first + (replicas > 1 ? (source + token) % replicas : 0));
+        return first + (replicas > 1 ? (source + token) % replicas : 0);
     }
 };
 

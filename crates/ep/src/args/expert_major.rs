@@ -179,10 +179,16 @@ device_struct! {
     pub struct DispatchExpertsArgs {
         /// The dispatch.
         pub dispatch: DispatchArgs,
-        /// The expand of its rows, whose offsets are not read.
+        /// The expand of its rows, whose offsets and `tile_rows` are not read.
         pub experts: ExpertExpandArgs,
-        /// The first byte of the expand's tables in local memory, a multiple of 4.
-        pub tables_byte: u32,
+        /// Window of totals: of each source, the number of its pairs of each expert here, a word an expert of the group.
+        pub totals_offset: u64,
+        /// Bytes of a source's totals.
+        pub totals_stride: u32,
+        /// The word of a meta record with the number of the first pair.
+        pub numbers_word: u32,
+        /// Experts of the group, counted once for each rank that has them.
+        pub copies: u32,
         /// Not used.
         pub reserved: u32,
     }

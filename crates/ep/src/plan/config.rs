@@ -304,7 +304,7 @@ impl EpConfig {
         let rows = capacity.rows();
         let RouteRows { pushed, staged, relayed, returned } = RouteRows::of(self, &route, ranks, rows);
         let beside = u128::from(rows) + [staged, relayed, returned].into_iter().map(u128::from).sum::<u128>();
-        let slot = beside * (row + u128::from(meta_bytes(self)))
+        let slot = beside * (row + u128::from(meta_bytes(self, &route)))
             + u128::from(pushed) * u128::from(self.wire_bytes())
             + u128::from(rows + pushed) * u128::from(self.weight_bytes());
         if slot > MAX_SLOT_BYTES {

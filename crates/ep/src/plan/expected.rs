@@ -3,7 +3,7 @@
 
 use anabranch_ranks::{Across, GroupRank, LinkSpeeds, Moved, Nodes};
 
-use super::{EpConfig, ExpertPlacement, Plan, meta_bytes, row_bytes};
+use super::{EpConfig, ExpertPlacement, Plan, numbers_at, row_bytes};
 
 impl EpConfig {
     /// The way of rows between nodes; `None` on one node. Depends on the configuration alone, whose fields must have been checked.
@@ -70,7 +70,7 @@ impl<'a> Expected<'a> {
         Self {
             nodes,
             tokens: config.max_tokens,
-            copy_bytes: (row_bytes(config, config.dispatch_type) + u64::from(meta_bytes(config))) as f64,
+            copy_bytes: (row_bytes(config, config.dispatch_type) + u64::from(numbers_at(config))) as f64,
             to_any_rank: to_rank.iter().sum(),
             to_any_node: to_node.iter().sum(),
             in_node: (0..nodes.count()).map(|node| of_members(&to_rank, node)).collect(),

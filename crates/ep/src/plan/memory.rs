@@ -124,6 +124,7 @@ impl Plan {
             ("counts of all ranks", layout.count_matrix),
             ("received rows", layout.rows),
             ("received meta records", layout.meta),
+            ("totals of pairs", layout.pair_totals),
             (rows, layout.combine_rows),
             ("combine weights", layout.combine_weights),
             ("pushed weights", layout.pushed_weights),
@@ -137,7 +138,7 @@ impl Plan {
             ("relayed meta records", layout.relay_meta),
         ];
         if masks {
-            starts.insert(6, ("pushed rows", layout.push_rows));
+            starts.insert(7, ("pushed rows", layout.push_rows));
         }
         let ends = starts.iter().skip(1).map(|(_, start)| *start).chain([layout.bytes]);
         let windows = starts.iter().zip(ends).map(|((name, start), end)| (*name, end.saturating_sub(*start)));

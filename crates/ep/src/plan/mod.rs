@@ -10,6 +10,7 @@ use crate::options::Mode;
 use anabranch_elements::data_type::DataType;
 use capacity::Capacity;
 use launch::{Launch, LaunchChoice, LaunchOperation};
+use numbers::pair_totals_stride;
 use route::RouteRows;
 use share::Share;
 
@@ -20,6 +21,7 @@ mod expected;
 pub mod launch;
 mod memory;
 mod nodes;
+mod numbers;
 mod on_timeout;
 mod own;
 mod owner;
@@ -70,6 +72,8 @@ pub struct SlotLayout {
     pub rows: u64,
     /// Received meta records, `[rows][meta_bytes]`.
     pub meta: u64,
+    /// Pairs of each source with each expert here, `[ranks][pair_totals_stride]` bytes, in a plan whose dispatch can number pairs; else empty.
+    pub pair_totals: u64,
     /// Rows that peers pull, `[rows][combine_row_bytes]`, where the plan pulls.
     pub combine_rows: u64,
     /// Rows that peers push, `[fan_out][max_tokens][combine_wire_bytes]`, where the plan pushes. A combine either pulls or pushes,
@@ -243,9 +247,10 @@ impl Plan {
         row_bytes(&self.config, self.config.combine_type) as u32
     }
 
-    /// Bytes between two meta records: `{token u32, place u32, ids i32[K], weights f32[K], scales}`, rounded up to 16.
+    /// Bytes between two meta records: `{token u32, place u32, ids i32[K], weights f32[K], scales}`, then u32[K] where the dispatch can number
+    /// pairs, rounded up to 16.
     pub fn meta_bytes(&self) -> u32 {
-        meta_bytes(&self.config)
+        meta_bytes(&self.config, &self.route)
     }
 
     /// Most ranks a token can go to.
@@ -367,8 +372,14 @@ fn row_bytes(config: &EpConfig, element: DataType) -> u64 {
     element.bytes_of(config.hidden.into())
 }
 
-fn meta_bytes(config: &EpConfig) -> u32 {
-    (8 + 8 * config.top_k + config.sent_scale_bytes()).next_multiple_of(16)
+fn meta_bytes(config: &EpConfig, route: &Route) -> u32 {
+    let numbers = if route.numbers_pairs() { 4 * config.top_k } else { 0 };
+    (numbers_at(config) + numbers).next_multiple_of(16)
+}
+
+/// Bytes of a meta record before the numbers of pairs.
+fn numbers_at(config: &EpConfig) -> u32 {
+    8 + 8 * config.top_k + config.sent_scale_bytes()
 }
 
 fn slot_layout(config: &EpConfig, route: &Route, ranks: u32, capacity: &Capacity) -> SlotLayout {
@@ -388,7 +399,9 @@ fn slot_layout(config: &EpConfig, route: &Route, ranks: u32, capacity: &Capacity
     let count_matrix =
         place(if capacity.mode() == Mode::Compact { u64::from(ranks) * count_stride } else { 0 });
     let row_window = place(rows * row_bytes(config, config.dispatch_type));
-    let meta = place(rows * u64::from(meta_bytes(config)));
+    let meta = place(rows * u64::from(meta_bytes(config, route)));
+    let totals = if route.numbers_pairs() { pair_totals_stride(config) } else { 0 };
+    let pair_totals = place(u64::from(ranks) * u64::from(totals));
     let RouteRows { pushed: pushed_rows, staged, relayed, returned } =
         RouteRows::of(config, route, ranks, rows);
     // Rows for other nodes are put from the window, wherever the experts' output is.
@@ -404,10 +417,10 @@ fn slot_layout(config: &EpConfig, route: &Route, ranks: u32, capacity: &Capacity
     let late_flags = place(if config.late_weights { flags } else { 0 });
     let returned_rows = place(returned * row_bytes(config, config.combine_type));
     let staged_rows = place(staged * row_bytes(config, config.dispatch_type));
-    let staged_meta = place(staged * u64::from(meta_bytes(config)));
+    let staged_meta = place(staged * u64::from(meta_bytes(config, route)));
     let relay_flags = place(if relayed > 0 { flags } else { 0 });
     let relay_rows = place(relayed * row_bytes(config, config.dispatch_type));
-    let relay_meta = place(relayed * u64::from(meta_bytes(config)));
+    let relay_meta = place(relayed * u64::from(meta_bytes(config, route)));
     SlotLayout {
         dispatch_flags,
         combine_flags,
@@ -415,6 +428,7 @@ fn slot_layout(config: &EpConfig, route: &Route, ranks: u32, capacity: &Capacity
         count_stride,
         rows: row_window,
         meta,
+        pair_totals,
         combine_rows,
         push_rows,
         combine_weights,

@@ -7,7 +7,7 @@ use anabranch_shmem::TeamView;
 
 use super::{COMBINE, COUNT, DISPATCH};
 use crate::args::{
-    CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, DispatchReplayArgs, FillWeightsArgs,
+    CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, DispatchExpertsArgs, DispatchReplayArgs, ExpertExpandArgs, FillWeightsArgs,
     LateWeightsArgs, MaskView, PlacementView, ReceivedView, SaveRoutingArgs, SavedRouting,
 };
 use crate::options::Mode;
@@ -118,6 +118,24 @@ impl RankArguments<'_> {
                 pointer(address(|tokens| tokens.device_count))
             },
             mask,
+        }
+    }
+
+    /// Arguments of a dispatch that expands.
+    pub fn dispatch_experts(
+        &self,
+        slot: &SlotAddresses,
+        dispatch: DispatchArgs,
+        experts: ExpertExpandArgs,
+    ) -> DispatchExpertsArgs {
+        DispatchExpertsArgs {
+            dispatch,
+            experts,
+            totals_offset: slot.heap_offset() + self.plan.layout().pair_totals,
+            totals_stride: self.plan.pair_totals_stride(),
+            numbers_word: self.plan.numbers_word(),
+            copies: self.plan.expert_copies(),
+            reserved: 0,
         }
     }
 

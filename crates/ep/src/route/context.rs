@@ -36,6 +36,7 @@ pub(crate) const DISPATCH_NAME: OperationName = OperationName {
         "a routing that holds another number of tokens by now, or none",
         "rows of a peer of another node, to forward",
         "flag of a later dispatch, to forward",
+        "a peer that dispatches without the numbers of pairs",
     ],
 };
 pub(crate) const COUNT_NAME: OperationName =

@@ -140,8 +140,7 @@ impl Near {
     ) -> Result<()> {
         self.send_by(&mut on, tokens, true, |on| {
             let dispatch = self.dispatch_args(on, tokens, geometry);
-            let tables_byte = on.context.plan.dispatch_local_bytes();
-            let args = DispatchExpertsArgs { dispatch, experts, tables_byte, reserved: 0 };
+            let args = on.context.arguments().dispatch_experts(on.slot.get(), dispatch, experts);
             enqueue(on.stream, kernel, geometry, &args)
         })
     }

@@ -34,6 +34,7 @@ impl ExplainFault for UnexpectedFlags {
                      captured and its graph not replayed"
                 ));
             }
+            (DISPATCH, 7) => format!("{peer} dispatches without experts' rows, and {rank} with them"),
             (COMBINE, 3) => {
                 format!("{peer} {}, and {rank} expects that it {}", way(*seen), way(*expected))
             }
@@ -95,6 +96,7 @@ mod tests {
         );
         assert_eq!(explained(COMBINE, 3, 1 << 32 | 7, 2 << 32 | 7), Some(ways));
         assert!(explained(DISPATCH, 3, 7, 8).is_some_and(|text| text.contains("another routing")));
+        assert!(explained(DISPATCH, 7, 7, 7).is_some_and(|text| text.contains("without experts' rows")));
         assert!(explained(DISPATCH, 4, 17, 0).is_some_and(|text| text.contains("is of 17 tokens")));
         for (operation, phase) in [(DISPATCH, 1), (DISPATCH, 5), (COUNT, 1), (COMBINE, 1), (COMBINE, 4)] {
             assert_eq!(explained(operation, phase, 7, 6), None, "an expired wait");

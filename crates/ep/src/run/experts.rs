@@ -22,14 +22,15 @@ pub(crate) struct ExpertKernel {
 }
 
 impl ExpertParallel {
-    /// The kernel for expands with so much local memory; `None` where the plan has no such kernel: rows that copy engines or NICs move,
+    /// The kernel for a rank with so many experts; `None` where the plan has no such kernel: rows that copy engines or NICs move,
     /// ranks that may be masked, or tables that do not fit a block's local memory or the plan's share of the device.
-    pub(crate) fn expert_kernel(&self, expand_bytes: u64) -> Result<Option<ExpertKernel>> {
+    pub(crate) fn expert_kernel(&self, local_experts: u32) -> Result<Option<ExpertKernel>> {
         let (world, plan, limits) = (self.world(), self.plan(), self.limits());
-        if self.route.near().is_none_or(|near| near.mask.is_some()) {
+        if !plan.route().numbers_pairs() {
             return Ok(None);
         }
-        let local = u64::from(plan.dispatch_local_bytes()) + expand_bytes;
+        let local = u64::from(plan.dispatch_local_bytes())
+            + plan.number_local_bytes(local_experts, limits.preferred_waves);
         if local > u64::from(limits.local_bytes) {
             return Ok(None);
         }

@@ -171,8 +171,8 @@ pub fn read(device: &Device, address: DeviceAddress, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// One round on one rank, with kernels of their own for expand and contract on every other rank and in every other round; gives the number
-/// of pairs dropped.
+/// One round on one rank, with a kernel of its own for expand in every other round, and for contract also on every other rank; gives the
+/// number of pairs dropped.
 pub fn round(
     ep: &ExpertParallel,
     bench: &mut Bench,
@@ -187,7 +187,8 @@ pub fn round(
     let oracle = oracle(case, &sent);
     let uploaded = Uploaded::new(device, &case.config, &inputs[me.index()]);
     bench.paint(device);
-    let in_one = (number + u64::from(me.get())).is_multiple_of(2);
+    let in_one = number.is_multiple_of(2);
+    let combines_in_one = (number + u64::from(me.get())).is_multiple_of(2);
     let dispatched = if in_one {
         bench.layout.dispatch(ep, stream, &uploaded.tokens(&case.config))?
     } else {
@@ -203,7 +204,7 @@ pub fn round(
         bench.layout.expand(stream, &dispatched)?;
     }
     bench.run_experts(stream, &dispatched)?;
-    if in_one && bench.contracted.is_none() {
+    if combines_in_one && bench.contracted.is_none() {
         let experts = bench.output.slice();
         bench.layout.combine(ep, stream, experts, dispatched, uploaded.output())?;
     } else {

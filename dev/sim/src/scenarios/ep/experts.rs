@@ -14,7 +14,7 @@ use anabranch_weakmem::SeededError;
 
 use super::contiguous::Contiguous;
 use super::{
-    Allocation, Bench, Case, DataType, DevicePointer, DispatchArgs, Ep, Failure, Grid, HIDDEN, Kernels,
+    Allocation, Bench, Case, DataType, DevicePointer, Ep, Failure, Grid, HIDDEN, Kernels,
     Owner, Plan, ScenarioError, SeededKernel, TOP_K, WAVE, at, kernels,
 };
 use crate::scenarios::bench::UNTOUCHED;
@@ -49,6 +49,8 @@ pub(super) struct Experts {
     /// Dispatch with expand.
     dispatch: SeededKernel,
     memory: Vec<Memory>,
+    /// Whether even epochs dispatch and expand in steps; the others do so in one kernel.
+    even_in_steps: bool,
 }
 
 impl Experts {
@@ -91,7 +93,18 @@ impl Experts {
                 "anabranch_ep_dispatch_experts",
             )?,
             memory,
+            even_in_steps: false,
         })
+    }
+
+    /// Whether all ranks dispatch and expand in steps, with the rows of all experts one after the other as well.
+    pub(super) fn is_in_steps(&self, epoch: u32) -> bool {
+        epoch.is_multiple_of(2) == self.even_in_steps
+    }
+
+    /// What the seed decides.
+    pub(super) fn draw(&mut self, seed: u64) {
+        self.even_in_steps = seed.is_multiple_of(2);
     }
 
     pub(super) fn prepare(&self, bench: &mut Bench) -> Result<(), Failure> {
@@ -136,7 +149,7 @@ impl Experts {
         (plan.dispatch_plan().ranks() + 1) * 4 + plan.local_experts() * 8 + TILE_ROWS * TOP_K * 8
     }
 
-    fn expand_args(&self, received: ReceivedView) -> ExpertExpandArgs {
+    pub(super) fn expand_args(&self, received: ReceivedView) -> ExpertExpandArgs {
         let Memory { plan, layout, .. } = &self.memory[received.rank as usize];
         let places = plan.layout();
         ExpertExpandArgs {
@@ -201,15 +214,14 @@ impl Experts {
     pub(super) fn queue_dispatch(
         &self,
         bench: &mut Bench,
-        received: ReceivedView,
-        (sending, dispatch): (Grid, DispatchArgs),
+        args: &DispatchExpertsArgs,
+        sending: Grid,
     ) -> Result<(), SeededError> {
-        let rank = received.rank;
-        let tables_byte = sending.local_bytes;
-        let local_bytes = tables_byte + Self::tables(&self.memory[rank as usize].plan);
-        let experts = self.expand_args(received);
-        let args = DispatchExpertsArgs { dispatch, experts, tables_byte, reserved: 0 };
-        bench.launch(rank, &self.dispatch, Grid { local_bytes, ..sending }, &args)
+        let rank = args.experts.received.rank;
+        let plan = &self.memory[rank as usize].plan;
+        let tables = plan.dispatch_plan().number_local_bytes(plan.local_experts(), sending.threads / WAVE);
+        let local_bytes = sending.local_bytes + tables as u32; // a few words
+        bench.launch(rank, &self.dispatch, Grid { local_bytes, ..sending }, args)
     }
 
     /// Queues the kernels between a dispatch that does not expand and the experts. The rows of all experts one after the other are only judged.
@@ -320,8 +332,10 @@ impl Ep {
         let delivered =
             experts.delivery(oracle, who)?.compare(&seen).map_err(|mismatch| mismatch.to_string());
         delivered?;
-        // The only rank with an expand of its own.
-        if who.index() == 1 { self.judge_contiguous(&experts.memory[1], &seen) } else { Ok(()) }
+        if !experts.is_in_steps(self.case.rounds - 1) {
+            return Ok(());
+        }
+        self.judge_contiguous(&experts.memory[who.index()], &seen)
     }
 
     /// Rows after the last that an expert of the rank ever had are as they were.

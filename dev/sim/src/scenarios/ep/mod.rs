@@ -315,9 +315,10 @@ impl Ep {
                         let args = self.replay_args(team, rank, epoch);
                         self.bench.launch(rank, &replay.dispatch, sending, &args)?;
                     }
-                    // Rank 1 has a kernel of its own for expand.
-                    (_, Some(experts)) if rank != 1 => {
-                        experts.queue_dispatch(&mut self.bench, received, (sending, dispatch))?;
+                    (_, Some(experts)) if !experts.is_in_steps(epoch) => {
+                        let expand = experts.expand_args(received);
+                        let args = self.arguments(team).dispatch_experts(&self.slot(rank), dispatch, expand);
+                        experts.queue_dispatch(&mut self.bench, &args, sending)?;
                     }
                     (_, experts) => {
                         self.bench.launch(rank, &self.dispatch, sending, &dispatch)?;
@@ -436,6 +437,9 @@ impl OnBench for Ep {
 
     fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
         self.prepare(options)?;
+        if let Some(experts) = &mut self.experts {
+            experts.draw(seed);
+        }
         for rank in 0..self.case.ranks {
             for epoch in 0..self.case.rounds {
                 self.queue(rank, epoch)?;
