@@ -45,7 +45,7 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch_experts, DispatchExpertsArgs, 1024) {
     const DispatchArgs& dispatch = args.dispatch;
     const ExpertExpandArgs& experts = args.experts;
     u32 ranks = dispatch.team.size;
-    Route route = {args.copies, args.numbers_word, args.totals_stride, args.totals_offset, ranks, {}, {}, {}};
+    Route route = {args.copies, args.numbers_word, args.totals_stride, args.totals_offset, ranks, {}, {}};
     Local local = Local::at(ranks, dispatch.fan_out, route);
     clear_numbers(grid, local);
     u32 given = given_tokens(grid, dispatch);
@@ -59,11 +59,10 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch_experts, DispatchExpertsArgs, 1024) {
         came = last ? learn_counts(grid, dispatch, local, wait) : await_counts(grid, dispatch, local, wait);
     }
     if (came) {
-        u32 tables = local.route.number.byte + TILE * dispatch.top_k * 4;
         Numbered numbered = {reinterpret_cast<const u8*>(local.peer_base.get(grid, dispatch.team.rank) + args.totals_offset),
-                             args.totals_stride, args.numbers_word,
-                             Numbered::tables(tables, ranks, experts.received.local_experts)};
-        expand_numbered(grid, experts, numbered, local.next_row);
+                             args.totals_stride, args.numbers_word, local.next_row,
+                             Numbered::tables(local.route.end_byte(), ranks, experts.received.local_experts)};
+        expand_numbered(grid, experts, numbered);
     } else {
         report_no_pairs(grid, experts);
     }

@@ -82,13 +82,20 @@ static ANABRANCH_DEVICE bool write_share(const Grid& grid, const DispatchArgs& a
         grid.block_barrier();
     }
 
-    // Numbered records are written after the rows.
-    u32 pieces = Route::NUMBERS ? args.segments : pieces_of_token(args, part);
+    u32 pieces = pieces_of_token(args, part);
     for (u32 tile = first - earlier; tile < end; tile += TILE) {
         u32 count = minimum(end - tile, TILE);
         if (grid.wave() == 0) route_tile(grid, args, local, tile, count, part == 0 ? earlier : count);
+        if constexpr (Route::NUMBERS) {
+            if (part == 0 && tile + earlier == first) count_earlier(grid, args, local, first);
+        }
         grid.block_barrier();
-        for (u32 item = grid.wave(); item < (count - earlier) * pieces; item += grid.waves_per_block()) {
+        if constexpr (Route::NUMBERS) {
+            if (part == 0 && grid.wave() == 0) number_pairs(grid, args, local, tile, earlier, count);
+        }
+        // The first wave comes last: it may have numbered pairs.
+        u32 turn = Route::NUMBERS ? grid.waves_per_block() - 1 - grid.wave() : grid.wave();
+        for (u32 item = turn; item < (count - earlier) * pieces; item += grid.waves_per_block()) {
             Piece piece = piece_of(args, part, pieces, item);
             piece.index += earlier;
             u32 token = tile + piece.index;
@@ -99,9 +106,6 @@ static ANABRANCH_DEVICE bool write_share(const Grid& grid, const DispatchArgs& a
             } else {
                 write_meta(grid, args, local, piece.index, token);
             }
-        }
-        if constexpr (Route::NUMBERS) {
-            if (part == 0) write_numbered(grid, args, local, PairTile{tile, earlier, count, first});
         }
         grid.block_barrier();
     }

@@ -91,25 +91,22 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
 }
 
 // One wave writes the meta record of a token at all its destinations: {token, place among those destinations,
-// ids, weights, scales, numbers of pairs}. Combine pushes the row's result to that place. Where ranks may be masked the place is the
+// ids, weights, scales}. Combine pushes the row's result to that place. Where ranks may be masked the place is the
 // destination's rank.
 template <class Route>
 static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local, u32 index,
                                         u32 token) {
     u32 fan = local.fan.get(grid, index);
     u32 words = 2 + 2 * args.top_k + args.scale_bytes / 4;
-    // The numbers of pairs are after the scales, which a cast has written.
-    u32 all = Route::NUMBERS ? words + args.top_k : words;
-    for (u32 word = grid.lane(); word < all; word += WAVE_SIZE) {
-        u32 place = word;
+    for (u32 word = grid.lane(); word < words; word += WAVE_SIZE) {
         // One load for all lanes, from whichever tensor has the word; wide ids have a load of their own.
         u32 scales_at = 2 + 2 * args.top_k;
         u64 row = static_cast<u64>(token);
         bool is_id = word >= 2 && word < 2 + args.top_k;
         const u32* from = nullptr;
-        if (word >= scales_at && word < words) {
+        if (word >= scales_at) {
             from = reinterpret_cast<const u32*>(args.scales + row * args.scale_bytes) + (word - scales_at);
-        } else if (word >= 2 + args.top_k && word < words) {
+        } else if (word >= 2 + args.top_k) {
             if (args.weights != nullptr) {
                 from = reinterpret_cast<const u32*>(args.weights + row * args.top_k) + (word - 2 - args.top_k);
             }
@@ -122,12 +119,6 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
             value = static_cast<u32>(CallerIds::load(grid, args.ids, row * args.top_k + (word - 2)));
         }
         if (is_id) value = static_cast<u32>(valid_id(static_cast<i32>(value), args.experts));
-        if constexpr (Route::NUMBERS) {
-            if (word >= words) {
-                place = local.route.numbers_word + (word - words);
-                value = local.route.number.get(grid, index * args.top_k + (word - words));
-            }
-        }
         for (u32 n = 0; n < fan; ++n) {
             u64 entry = local.destination.get(grid, index * args.fan_out + n);
             u32* target = reinterpret_cast<u32*>(Route::meta_at(grid, args, local, entry));
@@ -135,7 +126,7 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
                 value = MASKS ? destination_rank(entry) : n;
                 if constexpr (Route::RELAYS) value = place_of(grid, args, local, token, entry);
             }
-            remote_store(grid, target + place, value);
+            remote_store(grid, target + word, value);
         }
     }
 }

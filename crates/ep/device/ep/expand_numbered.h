@@ -13,15 +13,16 @@ struct Numbered {
     u32 totals_stride;
     // The word of a record with the first number.
     u32 numbers_word;
+    // The rows of each source.
+    LocalArray<u32> rows;
     // `next` has the pairs of earlier sources, `[ranks][experts]`, and `pair_slot` the slots of each wave's row, `[waves][top_k]`.
     ExpandLocal local;
 
     // Local memory from `byte` on. The host computes the same size (`numbered_local_bytes`).
     static ANABRANCH_DEVICE ExpandLocal tables(u32 byte, u32 ranks, u32 experts) {
-        u32 next = byte + (ranks + 1) * 4;
-        u32 total = next + ranks * experts * 4;
+        u32 total = byte + ranks * experts * 4;
         u32 starts = total + experts * 4;
-        return {{byte}, {next}, {total}, {starts}, {starts}, {starts}};
+        return {{byte}, {byte}, {total}, {starts}, {starts}, {starts}};
     }
     ANABRANCH_DEVICE u32 load_total(const Grid& grid, u32 source, u32 expert) const {
         return heap_load(grid, reinterpret_cast<const u32*>(totals + static_cast<u64>(source) * totals_stride) + expert);
@@ -70,14 +71,75 @@ static ANABRANCH_DEVICE void sum_all_totals(const Grid& grid, const ExpertExpand
     }
 }
 
-// One wave finds the slots of a row's pairs, and, where it has the row's begin, writes what belongs to them.
-static ANABRANCH_DEVICE void place_row(const Grid& grid, const ExpertExpandArgs& args, const Numbered& numbered, u32 source, u64 row,
-                                       u32 first_pair, bool is_begin) {
+// The grid's waves have equal shares of all rows' pieces; a piece has this many units for each lane.
+static constexpr u32 PIECE_UNITS = 4;
+
+// What a wave copies: pieces of consecutive rows, and of the first what it holds.
+struct Share {
+    u64 first, end;
+    RowCursor cursor;
+    u32 row, piece, pieces, units;
+    Vec16 unit[PIECE_UNITS];
+    // Of the pair `lane` of the row: its id and number.
+    u32 id, number;
+
+    static ANABRANCH_DEVICE Share of(const Grid& grid, const ExpertExpandArgs& args, const Numbered& numbered) {
+        Share share;
+        share.units = args.row_bytes / 16;
+        share.pieces = (share.units + WAVE_SIZE * PIECE_UNITS - 1) / (WAVE_SIZE * PIECE_UNITS);
+        u32 rows = 0;
+        for (u32 source = 0; source < args.received.ranks; ++source) rows += numbered.rows.get(grid, source);
+        u64 all = static_cast<u64>(rows) * share.pieces;
+        share.first = all * grid.grid_wave() / grid.grid_waves();
+        share.end = all * (grid.grid_wave() + 1) / grid.grid_waves();
+        share.row = static_cast<u32>(share.first / share.pieces);
+        share.piece = static_cast<u32>(share.first % share.pieces);
+        share.cursor = {0, 0, numbered.rows.get(grid, 0)};
+        return share;
+    }
+    // Loads the first piece, and, with `is_new`, the pairs of its row.
+    ANABRANCH_DEVICE void load(const Grid& grid, const ExpertExpandArgs& args, const Numbered& numbered, bool is_new) {
+        if (first >= end) return;
+        while (cursor.end <= row) {
+            ++cursor.source;
+            cursor.begin = cursor.end;
+            cursor.end += numbered.rows.get(grid, cursor.source);
+        }
+        u64 window_row = cursor.window_row(args.received, row);
+        if (is_new && grid.lane() < args.received.top_k) {
+            const u32* meta = meta_record(args.received, window_row);
+            id = heap_load(grid, meta + 2 + grid.lane());
+            number = heap_load(grid, meta + numbered.numbers_word + grid.lane());
+        }
+        const Vec16* source = reinterpret_cast<const Vec16*>(args.received.rows + window_row * args.row_bytes) + first_unit(grid);
+        ANABRANCH_UNROLL
+        for (u32 u = 0; u < PIECE_UNITS; ++u) {
+            if (has(grid, u)) unit[u] = heap_load(grid, source + u * WAVE_SIZE);
+        }
+    }
+    ANABRANCH_DEVICE u32 first_unit(const Grid& grid) const { return piece * WAVE_SIZE * PIECE_UNITS + grid.lane(); }
+    ANABRANCH_DEVICE bool has(const Grid& grid, u32 u) const { return first_unit(grid) + u * WAVE_SIZE < units; }
+    // Whether the next piece is of another row.
+    ANABRANCH_DEVICE bool advance() {
+        ++first;
+        if (++piece < pieces) return false;
+        piece = 0;
+        ++row;
+        return true;
+    }
+};
+
+// One wave finds the slots of its row's pairs, and, where it has the row's begin, writes what belongs to them.
+static ANABRANCH_DEVICE void place_row(const Grid& grid, const ExpertExpandArgs& args, const Numbered& numbered, const Share& share,
+                                       u32 first_pair) {
     const ReceivedView& received = args.received;
-    const u32* numbers = meta_record(received, row) + numbered.numbers_word;
+    u32 source = share.cursor.source;
+    u64 row = share.cursor.window_row(received, share.row);
+    const u32* meta = meta_record(received, row);
     for (u32 k = grid.lane(); k < received.top_k; k += WAVE_SIZE) {
-        u32 number = heap_load(grid, numbers + k);
-        u32 expert = local_expert(grid, received, source, row, k);
+        u32 id = k < WAVE_SIZE ? share.id : heap_load(grid, meta + 2 + k);
+        u32 number = k < WAVE_SIZE ? share.number : heap_load(grid, meta + numbered.numbers_word + k);
+        u32 expert = expert_here(grid, received, source, meta, id);
         u32 slot = SLOT_NONE;
         if (expert != NO_EXPERT) {
             u32 place = numbered.local.next.get(grid, source * received.local_experts + expert) + number;
@@ -85,72 +147,45 @@ static ANABRANCH_DEVICE void place_row(const Grid& grid, const ExpertExpandArgs&
             slot = fits ? numbered.local.first(grid, args, expert) + place : SLOT_DROPPED;
         }
         numbered.local.pair_slot.set(grid, first_pair + k, slot);
-        if (is_begin) write_pair(grid, args, source, row, k, slot);
+        if (share.piece == 0) write_pair(grid, args, source, row, k, slot);
     }
 }
 
-// The grid's waves have equal shares of all rows' pieces; a piece has this many units for each lane.
-static constexpr u32 PIECE_UNITS = 4;
-
-// One wave copies its share.
-static ANABRANCH_DEVICE void copy_share(const Grid& grid, const ExpertExpandArgs& args, const Numbered& numbered) {
-    const ReceivedView& received = args.received;
+// One wave copies its share, whose first piece it holds.
+static ANABRANCH_DEVICE void copy_share(const Grid& grid, const ExpertExpandArgs& args, const Numbered& numbered, Share& share) {
     const ExpandLocal& local = numbered.local;
-    u32 units = args.row_bytes / 16;
-    u32 pieces = (units + WAVE_SIZE * PIECE_UNITS - 1) / (WAVE_SIZE * PIECE_UNITS);
-    u64 all = static_cast<u64>(local.offsets.get(grid, received.ranks)) * pieces;
-    u64 first = all * grid.grid_wave() / grid.grid_waves();
-    u64 end = all * (grid.grid_wave() + 1) / grid.grid_waves();
-    if (first >= end) return;
-    u32 first_pair = grid.wave() * received.top_k;
-    u32 row = static_cast<u32>(first / pieces), piece = static_cast<u32>(first % pieces);
-    RowCursor cursor = RowCursor::at(grid, local.offsets, received.ranks, row);
-    for (bool is_new = true; first < end; ++first) {
-        cursor.move_to(grid, local.offsets, row);
-        u64 window_row = cursor.window_row(received, row);
-        const Vec16* source = reinterpret_cast<const Vec16*>(received.rows + window_row * args.row_bytes);
-        u32 from = piece * WAVE_SIZE * PIECE_UNITS + grid.lane();
-        Vec16 unit[PIECE_UNITS];
-        ANABRANCH_UNROLL
-        for (u32 u = 0; u < PIECE_UNITS; ++u) {
-            if (from + u * WAVE_SIZE < units) unit[u] = heap_load(grid, source + from + u * WAVE_SIZE);
-        }
+    u32 first_pair = grid.wave() * args.received.top_k;
+    for (bool is_new = true; share.first < share.end;) {
         if (is_new) {
             // Lanes may still read the slots of the row before.
             grid.wave_barrier();
-            place_row(grid, args, numbered, cursor.source, window_row, first_pair, piece == 0);
+            place_row(grid, args, numbered, share, first_pair);
             grid.wave_barrier();
-            if (piece == 0 && args.scale_bytes > 0) copy_scales(grid, args, local, window_row, first_pair);
-        }
-        for (u32 k = 0; k < received.top_k; ++k) {
-            u32 slot = local.pair_slot.get(grid, first_pair + k);
-            if (!is_slot(slot)) continue;
-            Vec16* target = reinterpret_cast<Vec16*>(args.rows + static_cast<u64>(slot) * args.row_bytes);
-            ANABRANCH_UNROLL
-            for (u32 u = 0; u < PIECE_UNITS; ++u) {
-                if (from + u * WAVE_SIZE < units) private_store(grid, target + from + u * WAVE_SIZE, unit[u]);
+            if (share.piece == 0 && args.scale_bytes > 0) {
+                copy_scales(grid, args, local, share.cursor.window_row(args.received, share.row), first_pair);
             }
         }
-        is_new = ++piece == pieces;
-        if (!is_new) continue;
-        piece = 0;
-        ++row;
+        for (u32 k = 0; k < args.received.top_k; ++k) {
+            u32 slot = local.pair_slot.get(grid, first_pair + k);
+            if (!is_slot(slot)) continue;
+            Vec16* target = reinterpret_cast<Vec16*>(args.rows + static_cast<u64>(slot) * args.row_bytes) + share.first_unit(grid);
+            ANABRANCH_UNROLL
+            for (u32 u = 0; u < PIECE_UNITS; ++u) {
+                if (share.has(grid, u)) private_store(grid, target + u * WAVE_SIZE, share.unit[u]);
+            }
+        }
+        is_new = share.advance();
+        share.load(grid, args, numbered, is_new);
     }
 }
 
-// The whole grid comes here, each block after a barrier, with the rows of each source in `counted`.
-static ANABRANCH_DEVICE void expand_numbered(const Grid& grid, const ExpertExpandArgs& args, const Numbered& numbered,
-                                             const LocalArray<u32>& counted) {
-    if (grid.thread == 0) {
-        u32 total = 0;
-        for (u32 source = 0; source < args.received.ranks; ++source) {
-            numbered.local.offsets.set(grid, source, total);
-            total += counted.get(grid, source);
-        }
-        numbered.local.offsets.set(grid, args.received.ranks, total);
-    }
+// The whole grid comes here, each block after a barrier.
+static ANABRANCH_DEVICE void expand_numbered(const Grid& grid, const ExpertExpandArgs& args, const Numbered& numbered) {
+    // Loads of rows and of totals are under way together.
+    Share share = Share::of(grid, args, numbered);
+    share.load(grid, args, numbered, true);
     sum_all_totals(grid, args, numbered);
     grid.block_barrier();
-    copy_share(grid, args, numbered);
+    copy_share(grid, args, numbered, share);
     fill_padding(grid, args, numbered.local);
 }

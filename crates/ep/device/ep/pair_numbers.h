@@ -9,13 +9,8 @@
 
 #include "ep/dispatch_rows.h"
 
-// A block's tile: its first token, how many of its tokens another block reports, how many it has, and the block's first token.
-struct PairTile {
-    u32 tile, earlier, count, first;
-};
-
 // Ids that a thread loads together, so that latencies overlap.
-static constexpr u32 NUMBERS_AT_ONCE = 4;
+static constexpr u32 NUMBERS_AT_ONCE = 8;
 
 // The whole block clears the counts. Users need a block barrier.
 template <class Route>
@@ -30,86 +25,74 @@ static ANABRANCH_DEVICE void mark_full(const Grid& grid, const DispatchLocal<Rou
     local.route.full.set(grid, local.route.ranks, 1u);
 }
 
-// The whole block counts the pairs of the tokens before `end`.
+// Counts the pairs of the tokens before `end`, by all waves but the first, which routes meanwhile, if there are others. Readers need a
+// block barrier.
 template <class Route>
 static ANABRANCH_DEVICE void count_earlier(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local, u32 end) {
     Owners owners = Owners::of(args.placement, args.team.rank);
+    u32 skipped = grid.block_threads > WAVE_SIZE ? WAVE_SIZE : 0;
+    if (grid.thread < skipped) return;
+    u32 threads = grid.block_threads - skipped;
     u64 pairs = static_cast<u64>(end) * args.top_k;
-    for (u64 start = grid.thread; start < pairs; start += static_cast<u64>(grid.block_threads) * NUMBERS_AT_ONCE) {
+    for (u64 start = grid.thread - skipped; start < pairs; start += static_cast<u64>(threads) * NUMBERS_AT_ONCE) {
         i32 id[NUMBERS_AT_ONCE];
         ANABRANCH_UNROLL
         for (u32 u = 0; u < NUMBERS_AT_ONCE; ++u) {
-            u64 pair = start + static_cast<u64>(u) * grid.block_threads;
+            u64 pair = start + static_cast<u64>(u) * threads;
             id[u] = pair < pairs ? CallerIds::load(grid, args.ids, pair) : -1;
         }
         ANABRANCH_UNROLL
         for (u32 u = 0; u < NUMBERS_AT_ONCE; ++u) {
             if (static_cast<u32>(id[u]) >= args.experts) continue;
-            u32 token = static_cast<u32>((start + static_cast<u64>(u) * grid.block_threads) / args.top_k);
+            u32 token = static_cast<u32>((start + static_cast<u64>(u) * threads) / args.top_k);
             local.route.next.fetch_add(grid, owners.copy_of(grid, static_cast<u32>(id[u]), token), 1u);
         }
     }
 }
 
-// Whether the tile's token `index` has a row at a rank to which it goes.
+// Where the tile's token `index` has its record at a rank; 0 where it has no row there.
 template <class Route>
-static ANABRANCH_DEVICE bool has_row(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local, u32 index, u32 rank) {
-    if (local.next_row.get(grid, rank) <= local.capacity.get(grid, rank)) return true;
+static ANABRANCH_DEVICE u64 record_at(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local, u32 index, u32 rank) {
     u32 fan = local.fan.get(grid, index);
     for (u32 n = 0; n < fan; ++n) {
-        if (destination_rank(local.destination.get(grid, index * args.fan_out + n)) == rank) return true;
+        u64 entry = local.destination.get(grid, index * args.fan_out + n);
+        if (destination_rank(entry) == rank) return Route::meta_at(grid, args, local, entry);
     }
-    return false;
+    return 0;
 }
 
-// One wave numbers the pairs of the tile's own tokens, in order.
+// The first wave numbers the pairs of the tile's tokens from `begin` on, in order, and writes the numbers to their records.
 template <class Route>
-static ANABRANCH_DEVICE void number_pairs(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local,
-                                          const PairTile& tile) {
-    static constexpr u32 NO_COPY = ~0u;
+static ANABRANCH_DEVICE void number_pairs(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local, u32 tile,
+                                          u32 begin, u32 end) {
     Owners owners = Owners::of(args.placement, args.team.rank);
-    u32 pairs = tile.count * args.top_k;
-    for (u32 start = tile.earlier * args.top_k; start < pairs; start += WAVE_SIZE) {
+    for (u32 start = begin * args.top_k; start < end * args.top_k; start += WAVE_SIZE) {
         u32 pair = start + grid.lane();
-        u32 copy = NO_COPY;
-        if (pair < pairs) {
-            u32 index = pair / args.top_k;
-            i32 id = CallerIds::load(grid, args.ids, static_cast<u64>(tile.tile) * args.top_k + pair);
-            if (static_cast<u32>(id) < args.experts) {
-                u32 token = tile.tile + index;
-                u32 rank = owners.rank_of(grid, static_cast<u32>(id), token);
-                if (has_row(grid, args, local, index, rank)) copy = owners.copy_of(grid, static_cast<u32>(id), token);
+        u32 index = pair / args.top_k, k = pair % args.top_k, copy = 0;
+        u64 record = 0;
+        if (index < end) {
+            u32 id = static_cast<u32>(CallerIds::load(grid, args.ids, static_cast<u64>(tile) * args.top_k + pair));
+            if (id < args.experts) {
+                copy = owners.copy_of(grid, id, tile + index);
+                record = record_at(grid, args, local, index, owners.rank_of(grid, id, tile + index));
             }
         }
         // Lanes with the same copy: those that agree in every bit of its number.
-        u64 same = grid.ballot(copy != NO_COPY);
+        u64 same = grid.ballot(record != 0);
         for (u32 rest = local.route.copies - 1, bit = 0; rest != 0; rest >>= 1, ++bit) {
             bool is_set = ((copy >> bit) & 1) != 0;
             u64 set = grid.ballot(is_set);
             same &= is_set ? set : ~set;
         }
         u32 number = 0;
-        if (copy != NO_COPY) number = local.route.next.get(grid, copy) + count_bits(same & grid.lanes_before());
-        if (pair < pairs) local.route.number.set(grid, pair, number);
+        if (record != 0) {
+            number = local.route.next.get(grid, copy) + count_bits(same & grid.lanes_before());
+            remote_store(grid, reinterpret_cast<u32*>(record) + local.route.numbers_word + k, number);
+        }
         grid.wave_barrier();
         // The last of them.
-        if (copy != NO_COPY && (same >> grid.lane()) == 1) local.route.next.set(grid, copy, number + 1);
+        if (record != 0 && (same >> grid.lane()) == 1) local.route.next.set(grid, copy, number + 1);
         grid.wave_barrier();
-    }
-}
-
-// The whole block, after the rows of a tile: numbers its pairs, and writes its records. The next tile's pairs need a block barrier.
-template <class Route>
-static ANABRANCH_DEVICE void write_numbered(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local,
-                                            const PairTile& tile) {
-    if (tile.tile + tile.earlier == tile.first && tile.first > 0) {
-        count_earlier(grid, args, local, tile.first);
-        grid.block_barrier();
-    }
-    if (grid.wave() == 0) number_pairs(grid, args, local, tile);
-    grid.block_barrier();
-    for (u32 index = tile.earlier + grid.wave(); index < tile.count; index += grid.waves_per_block()) {
-        write_meta(grid, args, local, index, tile.tile + index);
     }
 }
 

@@ -68,10 +68,8 @@ ANABRANCH_DEVICE const u32* meta_record(const ReceivedView& received, u64 window
     return reinterpret_cast<const u32*>(received.meta + window_row * received.meta_bytes);
 }
 
-// The local number of the expert that a row of `source` names at index k; NO_EXPERT if another rank computes it.
-ANABRANCH_DEVICE u32 local_expert(const Grid& grid, const ReceivedView& received, u32 source, u64 window_row, u32 k) {
-    const u32* meta = meta_record(received, window_row);
-    u32 id = heap_load(grid, meta + 2 + k);
+// The local number of an expert that the record of a row of `source` names; NO_EXPERT if another rank computes it.
+ANABRANCH_DEVICE u32 expert_here(const Grid& grid, const ReceivedView& received, u32 source, const u32* meta, u32 id) {
     if (received.local_numbers == nullptr) {
         // A masked id is a large number here.
         u32 expert = id - received.first_expert;
@@ -82,6 +80,12 @@ ANABRANCH_DEVICE u32 local_expert(const Grid& grid, const ReceivedView& received
     if (expert == NO_EXPERT) return NO_EXPERT;
     bool here = Owners::of(received.placement, source).rank_by_table(grid, id, heap_load(grid, meta)) == received.rank;
     return here ? expert : NO_EXPERT;
+}
+
+// The local number of the expert that a row of `source` names at index k; NO_EXPERT if another rank computes it.
+ANABRANCH_DEVICE u32 local_expert(const Grid& grid, const ReceivedView& received, u32 source, u64 window_row, u32 k) {
+    const u32* meta = meta_record(received, window_row);
+    return expert_here(grid, received, source, meta, heap_load(grid, meta + 2 + k));
 }
 
 // Consecutive rows, in as many runs as the grid has blocks, or as there are rows where those are fewer. Without rows there is

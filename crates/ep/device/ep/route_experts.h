@@ -13,15 +13,15 @@ struct ExpertRoute {
     u32 copies, numbers_word, totals_stride;
     u64 totals_offset;
     // Local memory: earlier pairs of each copy of an expert u32[copies], whether a rank became full in this block's tokens u32[ranks],
-    // whether any did, numbers of the tile's pairs u32[TILE][top_k]. The host computes the same size (`number_local_bytes`).
+    // whether any did. The host computes the same size (`number_local_bytes`).
     u32 ranks;
-    LocalArray<u32> next, full, number;
+    LocalArray<u32> next, full;
 
     ANABRANCH_DEVICE void place_tables(u32 byte) {
         next.byte = byte;
         full.byte = byte + copies * 4;
-        number.byte = full.byte + (ranks + 1) * 4;
     }
+    ANABRANCH_DEVICE u32 end_byte() const { return full.byte + (ranks + 1) * 4; }
     ANABRANCH_DEVICE bool is_far(const Grid&, u32) const { return false; }
 
     typedef DispatchLocal<ExpertRoute> Local;

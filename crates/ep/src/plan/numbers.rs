@@ -1,6 +1,6 @@
 //! The numbers of pairs that a dispatch to experts sends: where they are, and a block's tables.
 
-use super::{EpConfig, FLAG_STRIDE, Plan, TILE, numbers_at};
+use super::{EpConfig, FLAG_STRIDE, Plan, numbers_at};
 
 /// Bytes of a source's totals: a word for each expert of the group. No two sources write one cache line.
 pub(super) fn pair_totals_stride(config: &EpConfig) -> u32 {
@@ -25,12 +25,11 @@ impl Plan {
     }
 
     /// Local memory of a block that numbers pairs and places rows by their numbers, on a rank with so many experts, beside that of a dispatch
-    /// block: a word for each copy of an expert, for each rank and one for all, for each pair of a tile; then a running sum of rows, a word for
-    /// each source and expert, a word an expert, and the slots of each wave's row.
+    /// block: a word for each copy of an expert, for each rank and one for all; then a word for each source and expert, a word an expert, and
+    /// the slots of each wave's row.
     pub fn number_local_bytes(&self, local_experts: u32, waves: u32) -> u64 {
         let [copies, ranks, experts, waves] =
             [self.expert_copies(), self.ranks, local_experts, waves].map(u64::from);
-        let [tile, top_k] = [TILE, self.config.top_k].map(u64::from);
-        4 * (copies + (ranks + 1) + tile * top_k + (ranks + 1) + ranks * experts + experts + waves * top_k)
+        4 * (copies + (ranks + 1) + ranks * experts + experts + waves * u64::from(self.config.top_k))
     }
 }
