@@ -32,9 +32,14 @@ typedef DispatchLocal<Route> Local;
 static ANABRANCH_DEVICE void report_no_pairs(const Grid& grid, const ExpertExpandArgs& args) {
     if (grid.block != 0) return;
     u32 experts = args.received.local_experts;
+    if (CONTIGUOUS && grid.thread == 0) swap_system(grid, args.starts + experts, 0u);
     for (u32 e = grid.thread; e < experts; e += grid.block_threads) {
-        swap_system(grid, args.pairs + e, 0u);
         swap_system(grid, args.counts + e, 0u);
+        if (CONTIGUOUS) {
+            swap_system(grid, args.starts + e, 0u);
+            continue;
+        }
+        swap_system(grid, args.pairs + e, 0u);
         for (u32 source = 0; source <= args.received.ranks; ++source) {
             swap_system(grid, args.source_offsets + static_cast<u64>(e) * (args.received.ranks + 1) + source, 0u);
         }

@@ -142,7 +142,7 @@ kernel_unit! {
 }
 
 kernel_unit! {
-    /// Dispatch and expand in one; parameters of `DISPATCH_UNIT` without `EP_MASK`.
+    /// Dispatch and expand in one; parameters of `DISPATCH_UNIT` without `EP_MASK`, and `EP_CONTIGUOUS` as `EXPERT_EXPAND_UNIT` has it.
     pub(crate) static DISPATCH_EXPERTS_UNIT: "ep_dispatch_experts", include_str!("../kernels/dispatch_experts.hip"), &[HEADERS];
     pub(crate) const DISPATCH_EXPERTS: Kernel<DispatchExpertsArgs> = "anabranch_ep_dispatch_experts";
 }
@@ -268,7 +268,7 @@ pub fn expert_expand() -> KernelSpec {
     tiled(&EXPERT_EXPAND_UNIT)
 }
 
-/// Expand or contract with places that all experts share.
+/// A dispatch to experts, expand or contract with places that all experts share.
 #[must_use]
 pub fn contiguous(spec: KernelSpec) -> KernelSpec {
     spec.with("EP_CONTIGUOUS", 1)
@@ -321,7 +321,9 @@ fn optional() -> Vec<KernelSpec> {
         combine_nodes(KernelSpec::new(&COMBINE_NODES_UNIT), bf16),
     ];
     let plain = dispatch_experts(bf16, DispatchCast::None);
-    let of_experts = [with_device_count(plain.clone()), plain, dispatch_experts(bf16, fp8)];
+    let cast = dispatch_experts(bf16, fp8);
+    let lined_up = [contiguous(plain.clone()), contiguous(cast.clone())];
+    let of_experts = [with_device_count(plain.clone()), plain, cast];
     let wide_ids = [
         count(),
         dispatch(),
@@ -329,6 +331,8 @@ fn optional() -> Vec<KernelSpec> {
         masking(dispatch()),
         dispatch_experts(bf16, DispatchCast::None),
         dispatch_experts(bf16, fp8),
+        contiguous(dispatch_experts(bf16, DispatchCast::None)),
+        contiguous(dispatch_experts(bf16, fp8)),
         dispatch_engine(bf16, DispatchCast::None),
         dispatched(false),
         dispatched(true),
@@ -339,6 +343,7 @@ fn optional() -> Vec<KernelSpec> {
         .chain(by_engine)
         .chain(across)
         .chain(of_experts)
+        .chain(lined_up)
         .chain(combines.iter().flat_map(of_combine))
         .collect()
 }

@@ -234,6 +234,7 @@ fn run(case: &Case, config: ContiguousLayout) {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
         let (device, me) = (world.device(), ep.rank());
         let experts = ContiguousExperts::new(&ep)?;
+        assert!(experts.is_one_kernel(), "half of the layouts come with the dispatch");
         let capacity = ep.plan().rows() as u32 * case.config.top_k;
         let padded = ExpertMajorConfig::new().capacity(capacity).scale_layout(config.scale_layout);
         let padded = ExpertMajor::new(&ep, padded)?;
@@ -248,11 +249,22 @@ fn run(case: &Case, config: ContiguousLayout) {
             let seen = ExpertMajorRows::read(device, &bench.padded)?;
             let came: u32 = ReceivedRows::read(device, ep.plan(), &dispatched)?.counts().iter().sum();
             let needed: u32 = seen.pairs.iter().map(|pairs| pairs.next_multiple_of(config.alignment)).sum();
+            ep.release(&bench.stream, dispatched)?;
             // More places than all pairs need, as many, and too few.
             let mut all = Vec::new();
-            for places in [experts.most_places(config.alignment) as u32, needed, needed / 2 + 1, 0] {
+            let most = experts.most_places(config.alignment) as u32;
+            for (places, in_one) in
+                [most, needed, needed / 2 + 1, 0].map(|places| [(places, true), (places, false)]).concat()
+            {
                 let outputs = Outputs::new(world, &ep, &experts, config.scale_layout, places);
-                experts.expand(&bench.stream, &dispatched, &outputs.written(config))?;
+                let dispatched = if in_one {
+                    experts.dispatch(&ep, &bench.stream, &tokens, &outputs.written(config))?
+                } else {
+                    let dispatched = ep.dispatch(&bench.stream, &tokens)?;
+                    experts.expand(&bench.stream, &dispatched, &outputs.written(config))?;
+                    dispatched
+                };
+                ep.release(&bench.stream, dispatched)?;
                 world.synchronize(&bench.stream)?;
                 let expected = Expected::new(seen.clone(), config, capacity, places);
                 outputs.judge(&expected, config, ep.plan().row_bytes() as usize);
@@ -269,7 +281,6 @@ fn run(case: &Case, config: ContiguousLayout) {
                 assert_eq!(written, came * case.config.top_k, "{me}, round {number}");
                 all.push((outputs, expected));
             }
-            ep.release(&bench.stream, dispatched)?;
             for (outputs, expected) in &all {
                 bench.judge_sums(&tokens, &experts, outputs, expected)?;
             }

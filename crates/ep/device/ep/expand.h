@@ -169,7 +169,7 @@ static ANABRANCH_DEVICE void expand_received(const Grid& grid, const ExpertExpan
     name_pairs(grid, args, local, tile);
     grid.block_barrier();
     if (CONTIGUOUS) {
-        line_up_experts(grid, args, local);
+        line_up_experts<true>(grid, args, local);
     } else {
         sum_pairs(grid, args, local);
     }

@@ -22,7 +22,8 @@ struct Numbered {
     static ANABRANCH_DEVICE ExpandLocal tables(u32 byte, u32 ranks, u32 experts) {
         u32 total = byte + ranks * experts * 4;
         u32 starts = total + experts * 4;
-        return {{byte}, {byte}, {total}, {starts}, {starts}, {starts}};
+        u32 slots = CONTIGUOUS ? starts + (experts + 1) * 4 : starts;
+        return {{byte}, {byte}, {total}, {starts}, {slots}, {slots}};
     }
     ANABRANCH_DEVICE u32 load_total(const Grid& grid, u32 source, u32 expert) const {
         return heap_load(grid, reinterpret_cast<const u32*>(totals + static_cast<u64>(source) * totals_stride) + expert);
@@ -32,10 +33,11 @@ struct Numbered {
 // Sources whose totals a thread loads together, so that latencies overlap.
 static constexpr u32 TOTALS_AT_ONCE = 8;
 
-// A thread adds up the totals of one expert. Block 0 writes its counts and the offsets of its sources.
+// A thread adds up the totals of one expert. Block 0 writes its counts and the offsets of its sources, unless experts share the places.
 static ANABRANCH_DEVICE void sum_totals(const Grid& grid, const ExpertExpandArgs& args, const Numbered& numbered, u32 id, u32 expert) {
     u32 ranks = args.received.ranks, experts = args.received.local_experts;
-    u32* offsets = args.source_offsets + static_cast<u64>(expert) * (ranks + 1);
+    bool is_written = !CONTIGUOUS && grid.block == 0;
+    u32* offsets = is_written ? args.source_offsets + static_cast<u64>(expert) * (ranks + 1) : nullptr;
     u32 pairs = 0;
     for (u32 first = 0; first < ranks; first += TOTALS_AT_ONCE) {
         u32 total[TOTALS_AT_ONCE];
@@ -45,12 +47,12 @@ static ANABRANCH_DEVICE void sum_totals(const Grid& grid, const ExpertExpandArgs
         for (u32 u = 0; u < TOTALS_AT_ONCE; ++u) {
             if (first + u >= ranks) break;
             numbered.local.next.set(grid, (first + u) * experts + expert, pairs);
-            if (grid.block == 0) private_store(grid, offsets + first + u, minimum(pairs, args.capacity));
+            if (is_written) private_store(grid, offsets + first + u, minimum(pairs, args.capacity));
             pairs += total[u];
         }
     }
     numbered.local.total.set(grid, expert, pairs);
-    if (grid.block != 0) return;
+    if (!is_written) return;
     private_store(grid, offsets + ranks, minimum(pairs, args.capacity));
     private_store(grid, args.pairs + expert, pairs);
     private_store(grid, args.counts + expert, minimum(pairs, args.capacity));
@@ -71,14 +73,16 @@ static ANABRANCH_DEVICE void sum_all_totals(const Grid& grid, const ExpertExpand
     }
 }
 
-// The grid's waves have equal shares of all rows' pieces; a piece has this many units for each lane.
-static constexpr u32 PIECE_UNITS = 4;
+// The grid's waves have equal shares of all rows' pieces, in which a lane has at most so many units.
+static constexpr u32 PIECE_UNITS = 8;
 
 // What a wave copies: pieces of consecutive rows, and of the first what it holds.
 struct Share {
     u64 first, end;
     RowCursor cursor;
-    u32 row, piece, pieces, units;
+    u32 row, piece, pieces;
+    // Of a row, and of a piece but the last.
+    u32 units, piece_units;
     Vec16 unit[PIECE_UNITS];
     // Of the pair `lane` of the row: its id and number.
     u32 id, number;
@@ -87,6 +91,8 @@ struct Share {
         Share share;
         share.units = args.row_bytes / 16;
         share.pieces = (share.units + WAVE_SIZE * PIECE_UNITS - 1) / (WAVE_SIZE * PIECE_UNITS);
+        // Pieces of the same size, as far as whole waves allow.
+        share.piece_units = static_cast<u32>(round_up((share.units + share.pieces - 1) / share.pieces, WAVE_SIZE));
         u32 rows = 0;
         for (u32 source = 0; source < args.received.ranks; ++source) rows += numbered.rows.get(grid, source);
         u64 all = static_cast<u64>(rows) * share.pieces;
@@ -117,8 +123,11 @@ struct Share {
             if (has(grid, u)) unit[u] = heap_load(grid, source + u * WAVE_SIZE);
         }
     }
-    ANABRANCH_DEVICE u32 first_unit(const Grid& grid) const { return piece * WAVE_SIZE * PIECE_UNITS + grid.lane(); }
-    ANABRANCH_DEVICE bool has(const Grid& grid, u32 u) const { return first_unit(grid) + u * WAVE_SIZE < units; }
+    ANABRANCH_DEVICE u32 first_unit(const Grid& grid) const { return piece * piece_units + grid.lane(); }
+    ANABRANCH_DEVICE bool has(const Grid& grid, u32 u) const {
+        u32 unit = u * WAVE_SIZE;
+        return unit < piece_units && first_unit(grid) + unit < units;
+    }
     // Whether the next piece is of another row.
     ANABRANCH_DEVICE bool advance() {
         ++first;
@@ -186,6 +195,10 @@ static ANABRANCH_DEVICE void expand_numbered(const Grid& grid, const ExpertExpan
     share.load(grid, args, numbered, true);
     sum_all_totals(grid, args, numbered);
     grid.block_barrier();
+    if (CONTIGUOUS) {
+        line_up_experts<false>(grid, args, numbered.local);
+        grid.block_barrier();
+    }
     copy_share(grid, args, numbered, share);
     fill_padding(grid, args, numbered.local);
 }

@@ -29,8 +29,9 @@ struct ExpandLocal {
     }
 };
 
-// Experts one after the other: the first wave sums their pairs as `sum_pairs` does, and takes the running sum of their rows,
-// rounded up. Block 0 writes the starts and counts.
+// Experts one after the other: the first wave takes the running sum of their rows, rounded up. Block 0 writes the starts and counts. The
+// pairs of an expert are those in `total`, and, with `ADDS`, those in `next`.
+template <bool ADDS>
 static ANABRANCH_DEVICE void line_up_experts(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local) {
     if (grid.wave() != 0) return;
     u32 experts = args.received.local_experts;
@@ -38,7 +39,8 @@ static ANABRANCH_DEVICE void line_up_experts(const Grid& grid, const ExpertExpan
     // The last round has a lane for the number after the last expert.
     for (u32 at = 0; at <= experts; at += WAVE_SIZE) {
         u32 expert = at + grid.lane();
-        u32 pairs = expert < experts ? local.next.get(grid, expert) + local.total.get(grid, expert) : 0;
+        u32 pairs = expert < experts ? local.total.get(grid, expert) : 0;
+        if (ADDS && expert < experts) pairs += local.next.get(grid, expert);
         u32 rows = static_cast<u32>(round_up(pairs, args.alignment));
         u32 sum = rows;
         for (u32 step = 1; step < WAVE_SIZE; step *= 2) {

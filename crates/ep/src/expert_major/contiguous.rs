@@ -10,8 +10,9 @@ use crate::error::{Error, Result};
 use crate::kernels;
 use crate::options::ScaleLayout;
 use crate::route::load;
-use crate::run::{Dispatched, ExpertParallel};
-use crate::tensor::{DeviceSlice, ExpertOutput};
+use crate::run::{Dispatched, ExpertKernel, ExpertParallel};
+use crate::slot::SlotAddresses;
+use crate::tensor::{DeviceSlice, ExpertOutput, Tokens};
 
 /// Columns of scales are this many words apart, or a multiple: 16 bytes, as TMA loads need.
 const COLUMN_WORDS: u32 = 4;
@@ -91,7 +92,7 @@ pub enum ContiguousWeights {
 /// Copies the rows of a plan's dispatches into one tensor for all experts, the input of grouped matrix products with contiguous groups, and
 /// sums the experts' outputs for the combine. Layouts and maps are memory of the caller, so any number of dispatches may be expanded at once.
 ///
-/// The order of rows is that of [`ExpertMajor`](super::ExpertMajor). Not collective. Each launch of one value waits, on its stream, for the
+/// The order of rows is that of [`ExpertMajor`](super::ExpertMajor). Only [`Self::dispatch`] is collective. Each launch of one value waits, on its stream, for the
 /// launch before, unless it is captured; the caller orders replays of captured launches. All calls may be captured into a graph.
 #[derive(Debug)]
 pub struct ContiguousExperts {
@@ -99,6 +100,8 @@ pub struct ContiguousExperts {
     reader: ReceivedReader,
     expand: LoadedKernel<ExpertExpandArgs>,
     contract: LoadedKernel<ExpertContractArgs>,
+    /// Of dispatches that expand.
+    kernel: Option<ExpertKernel>,
     local_bytes: u32,
 }
 
@@ -117,7 +120,8 @@ impl ContiguousExperts {
         let local_experts = reader.local_experts();
         let local_bytes =
             check_local(expand_local_bytes(ep.plan(), local_experts, true), local_experts, reader.limits())?;
-        Ok(Self { reader, expand, contract, local_bytes })
+        let kernel = ep.expert_kernel(local_experts, true)?;
+        Ok(Self { reader, expand, contract, kernel, local_bytes })
     }
 
     /// Places that are enough for every routing: all pairs that this rank can receive, and each expert's padding.
@@ -146,9 +150,53 @@ impl ContiguousExperts {
     /// or an earlier fault of the world.
     pub fn expand(&self, stream: &Stream, dispatched: &Dispatched, output: &ContiguousRows) -> Result<()> {
         self.reader.check(dispatched)?;
+        self.check(output)?;
+        let args = self.expand_args(dispatched.slot.get(), output);
+        self.reader.launch(stream, || {
+            // SAFETY: the windows belong to the slot that the handle holds; the outputs were checked against their shapes.
+            unsafe { self.expand.launch(self.reader.shape(self.local_bytes), stream, &args)? };
+            Ok(())
+        })
+    }
+
+    /// Dispatches and expands: [`ExpertParallel::dispatch`], then [`Self::expand`], with the same results. One kernel does both where kernels
+    /// move the rows of the plan and no rank may be masked ([`Self::is_one_kernel`]), after the counts of a compact dispatch; else each has
+    /// its own. Collective: all members call it, or [`ExpertMajor::dispatch`](super::ExpertMajor::dispatch); `ep` is the plan that
+    /// this value was made for. After a fault the counts and starts are zero, or some rows are missing.
+    ///
+    /// # Errors
+    /// Before anything is launched: [`Error::ForeignHandle`] for another plan, and as [`ExpertParallel::dispatch`] and [`Self::expand`].
+    pub fn dispatch(
+        &self,
+        ep: &ExpertParallel,
+        stream: &Stream,
+        tokens: &Tokens,
+        output: &ContiguousRows,
+    ) -> Result<Dispatched> {
+        if !self.reader.belongs_to(ep) {
+            return Err(Error::ForeignHandle);
+        }
+        self.check(output)?;
+        let Some(kernel) = &self.kernel else {
+            let dispatched = ep.dispatch(stream, tokens)?;
+            self.expand(stream, &dispatched, output)?;
+            return Ok(dispatched);
+        };
+        self.reader.in_order(stream, || {
+            ep.dispatch_to_experts(stream, tokens, kernel, |slot| self.expand_args(slot, output))
+        })
+    }
+
+    /// Whether [`Self::dispatch`] is one kernel.
+    pub fn is_one_kernel(&self) -> bool {
+        self.kernel.is_some()
+    }
+
+    /// Checks the outputs of an expand.
+    fn check(&self, output: &ContiguousRows) -> Result<()> {
         let (plan, local) = (self.reader.plan(), self.reader.local_experts());
         let (config, places) = (plan.config(), output.places);
-        let ContiguousLayout { alignment, scale_layout, zero_padding } = output.layout;
+        let ContiguousLayout { alignment, scale_layout, .. } = output.layout;
         check_places(places)?;
         if !(1..=MOST_ALIGNMENT).contains(&alignment) {
             return Err(Error::config("alignment", alignment, format!("allowed are 1 to {MOST_ALIGNMENT}")));
@@ -186,8 +234,15 @@ impl ContiguousExperts {
                 slice.check(what, bytes, 4, || words(bytes as u64 / 4))?;
             }
         }
-        let args = ExpertExpandArgs {
-            received: self.reader.view(dispatched.slot.get()),
+        Ok(())
+    }
+
+    /// The arguments of an expand to outputs that were checked.
+    fn expand_args(&self, slot: &SlotAddresses, output: &ContiguousRows) -> ExpertExpandArgs {
+        let (plan, places) = (self.reader.plan(), output.places);
+        let ContiguousLayout { alignment, scale_layout, zero_padding } = output.layout;
+        ExpertExpandArgs {
+            received: self.reader.view(slot),
             rows: DevicePointer::new(output.rows.address()),
             scales: DevicePointer::new(DeviceSlice::address_of(output.scales)),
             counts: DevicePointer::new(output.counts.address()),
@@ -198,19 +253,14 @@ impl ContiguousExperts {
             weights: DevicePointer::new(DeviceSlice::address_of(output.weights)),
             slot_map: DevicePointer::new(output.slot_map.address()),
             row_bytes: plan.row_bytes(),
-            scale_bytes: config.scale_bytes,
+            scale_bytes: plan.config().scale_bytes,
             capacity: places,
             alignment,
             tile_rows: TILE_ROWS,
             scale_layout: scale_layout as u32,
             scale_column: places.next_multiple_of(COLUMN_WORDS),
             has_zeros: zero_padding.into(),
-        };
-        self.reader.launch(stream, || {
-            // SAFETY: the windows belong to the slot that the handle holds; the outputs were checked against their shapes.
-            unsafe { self.expand.launch(self.reader.shape(self.local_bytes), stream, &args)? };
-            Ok(())
-        })
+        }
     }
 
     /// Sums the experts' outputs of each received row into the combine window of the dispatch, over its pairs in the order of k, as

@@ -91,7 +91,7 @@ impl ExpertMajor {
         let mut buffers = device.allocate((plan.bytes() as usize).max(16))?;
         // After a fault some slots and sources of a dispatch may be missing (`dispatch_experts.hip`): what is there instead must be valid.
         buffers.fill(0)?;
-        let kernel = ep.expert_kernel(plan.local_experts())?;
+        let kernel = ep.expert_kernel(plan.local_experts(), false)?;
         Ok(Self { plan, expand, contract, kernel, buffers, holds: None, counter })
     }
 

@@ -26,10 +26,11 @@ impl Plan {
 
     /// Local memory of a block that numbers pairs and places rows by their numbers, on a rank with so many experts, beside that of a dispatch
     /// block: a word for each copy of an expert, for each rank and one for all; then a word for each source and expert, a word an expert, and
-    /// the slots of each wave's row.
-    pub fn number_local_bytes(&self, local_experts: u32, waves: u32) -> u64 {
+    /// the slots of each wave's row; with shared places a word an expert and one after the last.
+    pub fn number_local_bytes(&self, local_experts: u32, waves: u32, is_contiguous: bool) -> u64 {
         let [copies, ranks, experts, waves] =
             [self.expert_copies(), self.ranks, local_experts, waves].map(u64::from);
-        4 * (copies + (ranks + 1) + ranks * experts + experts + waves * u64::from(self.config.top_k))
+        let starts = if is_contiguous { experts + 1 } else { 0 };
+        4 * (starts + copies + (ranks + 1) + ranks * experts + experts + waves * u64::from(self.config.top_k))
     }
 }

@@ -7,8 +7,9 @@ use anabranch_shmem::TeamView;
 
 use super::{COMBINE, COUNT, DISPATCH};
 use crate::args::{
-    CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, DispatchExpertsArgs, DispatchReplayArgs, ExpertExpandArgs, FillWeightsArgs,
-    LateWeightsArgs, MaskView, PlacementView, ReceivedView, SaveRoutingArgs, SavedRouting,
+    CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, DispatchExpertsArgs, DispatchReplayArgs,
+    ExpertExpandArgs, FillWeightsArgs, LateWeightsArgs, MaskView, PlacementView, ReceivedView,
+    SaveRoutingArgs, SavedRouting,
 };
 use crate::options::Mode;
 use crate::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan, RoutingLayout};

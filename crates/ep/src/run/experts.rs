@@ -22,21 +22,26 @@ pub(crate) struct ExpertKernel {
 }
 
 impl ExpertParallel {
-    /// The kernel for a rank with so many experts; `None` where the plan has no such kernel: rows that copy engines or NICs move,
+    /// The kernel for a rank with so many experts, of padded rows or of the rows of all experts one after the other; `None` where the plan has no such kernel: rows that copy engines or NICs move,
     /// ranks that may be masked, or tables that do not fit a block's local memory or the plan's share of the device.
-    pub(crate) fn expert_kernel(&self, local_experts: u32) -> Result<Option<ExpertKernel>> {
+    pub(crate) fn expert_kernel(
+        &self,
+        local_experts: u32,
+        is_contiguous: bool,
+    ) -> Result<Option<ExpertKernel>> {
         let (world, plan, limits) = (self.world(), self.plan(), self.limits());
         if !plan.route().numbers_pairs() {
             return Ok(None);
         }
         let local = u64::from(plan.dispatch_local_bytes())
-            + plan.number_local_bytes(local_experts, limits.preferred_waves);
+            + plan.number_local_bytes(local_experts, limits.preferred_waves, is_contiguous);
         if local > u64::from(limits.local_bytes) {
             return Ok(None);
         }
         let local_bytes = local as u32; // at most the device's local memory
         let config = plan.config();
         let spec = kernels::dispatch_experts(config.cast_from, config.dispatch_cast);
+        let spec = if is_contiguous { kernels::contiguous(spec) } else { spec };
         let kernel = load_counted(world, plan, spec)?.get(kernels::DISPATCH_EXPERTS)?;
         let most_waves = kernel.raw().max_block_threads()? / limits.wave_size;
         let waves = limits.preferred_waves.min(most_waves).max(1);

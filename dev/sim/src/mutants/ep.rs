@@ -29,6 +29,8 @@ const BY_ENGINE: HeldBy = Test(
 const BEHIND_COPIES: HeldBy = Test(
     "crates/ep/tests/engine.rs: routes by mapping, every row against the oracle; the kernel is after the join",
 );
+const LINED_UP: HeldBy =
+    Test("crates/ep/tests/contiguous.rs: rows at their places, which every wave takes from the starts of all experts");
 const TOGETHER: HeldBy = NotNeeded(
     "Brings the first wave together after what its first lane did alone, for the calls of the whole wave that follow; what they send is \
      ordered by themselves.",
@@ -63,8 +65,8 @@ pub(super) const FILES: &[File] = &[
             ("await_counts", "acquire_after_wait", Mutants(&["DISPATCH_NO_ACQUIRE"])),
             ("await_counts", "block_barrier", Mutants(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
             ("write_share", "block_barrier", Mutants(&["ROUTE_UNCOUNTED"])),
-            ("write_share", "block_barrier", Mutants(&["ROUTE_UNREAD"])),
-            ("write_share", "block_barrier", Mutants(&["ROUTE_OVERWRITTEN"])),
+            ("write_share", "block_barrier", Mutants(&["ROUTE_UNREAD", "NUMBERS_UNCOUNTED"])),
+            ("write_share", "block_barrier", Mutants(&["ROUTE_OVERWRITTEN", "TOTALS_EARLY"])),
             (
                 "write_rows",
                 "arrive_is_last",
@@ -73,6 +75,7 @@ pub(super) const FILES: &[File] = &[
                     "FLAG_BEFORE_DATA",
                     "COUNTER_NOT_RESET",
                     "COUNTER_RESET_EARLY",
+                    "TOTALS_UNRELEASED",
                 ]),
             ),
         ],
@@ -197,9 +200,26 @@ pub(super) const FILES: &[File] = &[
         ],
     },
     File {
+        file: "ep/device/ep/pair_numbers.h",
+        rows: &[
+            ("number_pairs", "wave_barrier", Mutants(&["NUMBERS_NEXT_OVERWRITTEN"])),
+            ("number_pairs", "wave_barrier", Mutants(&["NUMBERS_NEXT_UNMOVED"])),
+        ],
+    },
+    File {
+        file: "ep/device/ep/expand_numbered.h",
+        rows: &[
+            ("copy_share", "wave_barrier", Mutants(&["EXPERTS_SLOTS_OVERWRITTEN"])),
+            ("copy_share", "wave_barrier", Mutants(&["EXPERTS_SLOTS_UNWRITTEN"])),
+            ("expand_numbered", "block_barrier", Mutants(&["EXPERTS_TOTALS_UNSUMMED"])),
+            ("expand_numbered", "block_barrier", LINED_UP),
+        ],
+    },
+    File {
         file: "ep/kernels/dispatch_experts.hip",
         rows: &[
-            ("expand_counted", "block_barrier", Mutants(&["EXPERTS_COUNTS_UNSUMMED"])),
+            ("report_no_pairs", "swap_system", ZEROS),
+            ("report_no_pairs", "swap_system", ZEROS),
             ("report_no_pairs", "swap_system", ZEROS),
             ("report_no_pairs", "swap_system", ZEROS),
             ("report_no_pairs", "swap_system", ZEROS),

@@ -73,7 +73,9 @@ const HAND_OVER: &[&str] = &[
     "anabranch_ep_expert_count",
     "place_pairs",
     "expand_received",
-    "expand_counted",
+    "number_pairs",
+    "copy_share",
+    "expand_numbered",
     "anabranch_ep_expert_expand",
     "write_share",
 ];

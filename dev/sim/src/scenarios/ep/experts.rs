@@ -14,8 +14,8 @@ use anabranch_weakmem::SeededError;
 
 use super::contiguous::Contiguous;
 use super::{
-    Allocation, Bench, Case, DataType, DevicePointer, Ep, Failure, Grid, HIDDEN, Kernels,
-    Owner, Plan, ScenarioError, SeededKernel, TOP_K, WAVE, at, kernels,
+    Allocation, Bench, Case, DataType, DevicePointer, Ep, Failure, Grid, HIDDEN, Kernels, Owner, Plan,
+    ScenarioError, SeededKernel, TOP_K, WAVE, at, kernels,
 };
 use crate::scenarios::bench::UNTOUCHED;
 
@@ -219,7 +219,8 @@ impl Experts {
     ) -> Result<(), SeededError> {
         let rank = args.experts.received.rank;
         let plan = &self.memory[rank as usize].plan;
-        let tables = plan.dispatch_plan().number_local_bytes(plan.local_experts(), sending.threads / WAVE);
+        let tables =
+            plan.dispatch_plan().number_local_bytes(plan.local_experts(), sending.threads / WAVE, false);
         let local_bytes = sending.local_bytes + tables as u32; // a few words
         bench.launch(rank, &self.dispatch, Grid { local_bytes, ..sending }, args)
     }
