@@ -1,5 +1,14 @@
-// Dispatch to experts: a dispatch (`dispatch.hip`) whose grid then copies the rows that it received to the experts of this rank
-// (`ep/expand.h`). All arguments of both hold here, for these reasons.
+// Dispatch to experts: a dispatch (`dispatch.hip`) whose grid then copies the rows that it received to the experts of this rank, to the
+// places that `expert_expand.hip` gives them. Sources number their pairs (`ep/pair_numbers.h`), so that each wave of the receiver places
+// rows alone (`ep/expand_numbered.h`). All arguments of `dispatch.hip` hold here, for these reasons.
+//
+// Writers. Rank s writes the numbers in its own records, and, of the totals, words [s][e] at the ranks that have expert e: one block for each
+// rank. That is the block with the last tokens, or, where rank d has no room for all, the block with the first token that does not fit. Both
+// are written before their block arrives, so they are released with the rows, before the flag. A wave of the receiver writes the places of the
+// pairs of its rows; no two pairs have one place, since the numbers of a source and the sums of totals differ. Places are bounded by the
+// room of their expert whatever a peer sent.
+//
+// A rank that dispatches without numbers. Its flag says so: receivers report a fault, and place nothing.
 //
 // Waits. In a dispatch one block waits for the flags of all ranks; here every block does, and takes the counts from the flags that it has
 // seen, so no block waits for another of its grid. The last block of a grid to arrive sends the grid's flags, and no block waits before it
@@ -8,14 +17,15 @@
 // Why a flag is not overwritten while a block still waits for it. Rank s stores the flag of epoch e + 1 after its combine e has ended, for
 // which it has waited for this rank's combine flag e. A later kernel of this stream sends that flag.
 //
-// Why no row or record is overwritten while it is copied: as for a flag, since rows of epoch e + 1 come after combine e at their source.
+// Why no row, record or total is overwritten while it is read: as for a flag, since those of epoch e + 1 come after combine e at their
+// source.
 //
 // The slot's words. Every block has read `dispatch_epoch` before it arrives. The last block to arrive writes `counts`, `offsets` and
 // `dispatch_epoch`, and no block of this grid reads what it writes.
 //
 // After a fault. A block that has not seen all flags copies nothing. If that is block 0, it reports that no expert has a row. If it is another
 // block alone (a flag that came at the end of the patience), some rows of experts, their sources and slots keep their content. The host has
-// cleared these tables, so every slot and every source in them is valid, and the world is poisoned, so no rank uses the sums. The last
+// cleared the tables of padded rows, and a contract bounds the places of others, so every slot and every source in them is valid, and the world is poisoned, so no rank uses the sums. The last
 // block writes counts other than zero only after it has seen all flags, as `combine.hip` needs. `private_store` of one block and
 // `swap_system` of block 0 may then meet in `source_offsets`, which no kernel reads after a fault.
 #include "anabranch/prelude.h"

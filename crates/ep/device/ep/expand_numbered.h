@@ -1,9 +1,7 @@
 // Copies received rows to the experts of this rank by the numbers in their records (`ep/pair_numbers.h`). The layout is that of
-// `ep/expand.h`. Every wave copies its share of all rows; a pair's place is its number after the totals of the sources before.
+// `expert_expand.hip`. Every wave copies its share of all rows; a pair's place is its number after the totals of the sources before.
 #pragma once
 
-#include "ep/received_rows.h"
-#include "ep/expand_places.h"
 #include "ep/expand_rows.h"
 
 // What sources sent beside the rows, and the tables of a block.
@@ -80,9 +78,7 @@ static constexpr u32 PIECE_UNITS = 8;
 struct Share {
     u64 first, end;
     RowCursor cursor;
-    u32 row, piece, pieces;
-    // Of a row, and of a piece but the last.
-    u32 units, piece_units;
+    u32 row, piece, pieces, units, piece_units;
     Vec16 unit[PIECE_UNITS];
     // Of the pair `lane` of the row: its id and number.
     u32 id, number;
@@ -125,8 +121,7 @@ struct Share {
     }
     ANABRANCH_DEVICE u32 first_unit(const Grid& grid) const { return piece * piece_units + grid.lane(); }
     ANABRANCH_DEVICE bool has(const Grid& grid, u32 u) const {
-        u32 unit = u * WAVE_SIZE;
-        return unit < piece_units && first_unit(grid) + unit < units;
+        return u * WAVE_SIZE < piece_units && first_unit(grid) + u * WAVE_SIZE < units;
     }
     // Whether the next piece is of another row.
     ANABRANCH_DEVICE bool advance() {
@@ -183,8 +178,7 @@ static ANABRANCH_DEVICE void copy_share(const Grid& grid, const ExpertExpandArgs
                 if (share.has(grid, u)) private_store(grid, target + u * WAVE_SIZE, share.unit[u]);
             }
         }
-        is_new = share.advance();
-        share.load(grid, args, numbered, is_new);
+        share.load(grid, args, numbered, is_new = share.advance());
     }
 }
 

@@ -1,5 +1,7 @@
-// The tables of a block of an expand (`ep/expand.h`) in local memory, and the places of its experts.
+// The tables of a block that places rows (`expert_expand.hip`, `ep/expand_numbered.h`) in local memory, and the places of its experts.
 #pragma once
+
+#include "ep/received_rows.h"
 
 // Local memory from `byte` on, in this order: running sum of rows u32[ranks + 1], next place u32[experts], pairs of all rows u32[experts],
 // with CONTIGUOUS the slot of an expert's first place u32[experts + 1], the tile's pairs: expert u32[pairs], slot u32[pairs]. The host

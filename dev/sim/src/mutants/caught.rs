@@ -261,7 +261,6 @@ pub const CAUGHT: &[Caught] = &[
     caught("NUMBERS_NEXT_UNMOVED", &[EXPERTS.by_races()]),
     caught("NUMBERS_UNCOUNTED", &[EXPERTS.by_values()]),
     caught("TOTALS_UNRELEASED", &[EXPERTS, EXPERTS.cumulative()]),
-    caught("TOTALS_EARLY", &[EXPERTS.by_values()]),
     caught("LATE_WEIGHTS_UNWAITED", &[EXPERTS.by_values()]),
     caught("LATE_WEIGHTS_STALE", &[EXPERTS.by_values()]),
     caught("LATE_WEIGHTS_NO_ACQUIRE", &[EXPERTS.by_races()]),
