@@ -1,6 +1,6 @@
 //! Expert-major rows in graphs, with several dispatches in flight, and in the wrong order.
 
-use crate::common::{Case, Routing, Uploaded, all_well, depart, oracle, world_config};
+use crate::common::{Case, Routing, Uploaded, all_well, depart, failure, oracle, world_config};
 use crate::expert_major_common::{Bench, CANARY, Guarded, read, round, write};
 use anabranch_conformance::ep::ElementValues as _;
 use anabranch_conformance::ep::oracle::{ExpertOutputs, FactorExperts, Oracle};
@@ -359,4 +359,45 @@ fn buffers_are_freed_after_the_kernels_that_use_them() {
         }
         Ok(())
     });
+}
+
+#[test]
+fn a_peer_that_dispatches_without_the_numbers_of_pairs_is_a_fault() {
+    for mode in [Mode::Slotted, Mode::Compact] {
+        let mut case = Case::new(3, 4);
+        case.config = case.config.mode(mode);
+        let mut config = world_config();
+        config.operation_deadline = std::time::Duration::from_secs(3);
+        let results = case.on_ranks(&config, |world| {
+            let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
+            let stream = world.device().create_stream()?;
+            let mut layout = ExpertMajor::new(&ep, ExpertMajorConfig::new())?;
+            let uploaded = Uploaded::new(world.device(), &case.config, &case.input(ep.rank().get(), 0));
+            let tokens = uploaded.tokens(&case.config);
+            let dispatched = if ep.rank().get() == 1 {
+                ep.dispatch(&stream, &tokens)?
+            } else {
+                layout.dispatch(&ep, &stream, &tokens)?
+            };
+            world.synchronize(&stream)?;
+            drop(dispatched);
+            Ok(())
+        });
+        let texts: Vec<_> = results.iter().filter(|result| result.is_err()).map(failure).collect();
+        let says = |text: &String| text.contains("rank 1 dispatches without experts' rows, and rank");
+        assert!(texts.iter().any(says), "{texts:#?}");
+    }
+}
+
+/// Rows that a rank has no room for: the first of each source are numbered and counted alone, whichever block has the first that does not fit.
+#[test]
+fn a_rank_without_room_for_all_rows_places_the_first_of_each_source() {
+    for (wave, mode, max_recv) in [(1, Mode::Slotted, 9), (4, Mode::Compact, 23), (32, Mode::Slotted, 40)] {
+        for (routing, blocks) in [(Routing::Hot, 1), (Routing::Random, 5)] {
+            let mut case = Case::new(3, wave);
+            case.routing = routing;
+            case.config = case.config.mode(mode).max_recv(max_recv).launch(blocks, 2);
+            crate::expert_major_common::run(&case, ExpertMajorConfig::new().alignment(2), 2);
+        }
+    }
 }

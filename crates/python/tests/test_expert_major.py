@@ -137,14 +137,19 @@ def test_rows_of_all_experts_one_after_the_other(settings, layout):
         scales = numpy.repeat(x[:, :1].astype(numpy.float32), 5, 1)
         slots = numpy.zeros((ep.rows_capacity, ids.shape[1]), numpy.int32)
         counts, starts = numpy.zeros(len(local), numpy.int32), numpy.zeros(len(local) + 1, numpy.int32)
-        for kind in ("dispatched", "given", "ones"):
+        for kind in ("dispatched", "given", "ones", "in one"):
             dispatched = ep.dispatch(x, ids, weights, scales.view(numpy.uint8))
             # Without places it only counts.
             for places in (0, None):
                 places = int(starts[-1]) if places is None else places
                 rows, of_rows = numpy.full((places, HIDDEN), numpy.nan, numpy.float32), numpy.full(places, numpy.nan, numpy.float32)
                 kept = numpy.zeros((places, 5) if layout == "rows" else (5, -(-places // 4) * 4), numpy.float32)
-                experts.expand(dispatched, rows, (slots, counts, starts), scales=kept, weights=of_rows, **form)
+                if kind == "in one":
+                    dispatched.release()
+                    outputs = {"rows": rows, "layout": (slots, counts, starts), "row_scales": kept, "row_weights": of_rows}
+                    dispatched = experts.dispatch(x, ids, weights, scales.view(numpy.uint8), **outputs, **form)
+                else:
+                    experts.expand(dispatched, rows, (slots, counts, starts), scales=kept, weights=of_rows, **form)
                 world.synchronize()
             assert places <= experts.most_places(alignment=4)
             by_row = kept if layout == "rows" else kept.T

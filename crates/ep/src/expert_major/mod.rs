@@ -5,7 +5,7 @@
 //!
 //! The same in steps: after a dispatch, [`ExpertMajor::expand`] copies the rows. [`ExpertMajor::contract`] sums the outputs into the combine
 //! window, for [`ExpertParallel::combine`]; [`ExpertMajor::contract_into`] sums them into a buffer, which combine pushes with any codec.
-//! Expand and contract are local to a rank, and members may differ in whether they take one step or two.
+//! Expand and contract are local to a rank. All members dispatch alike, in one step or in two; they may differ in how they combine.
 //!
 //! [`ContiguousExperts`] has the rows of all experts one after the other instead, `[places][hidden]`, in memory of the caller.
 //!

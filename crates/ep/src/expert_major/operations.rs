@@ -11,10 +11,9 @@ use crate::tensor::{CombineOutput, ExpertOutput, LayoutOutput, Tokens};
 
 impl ExpertMajor {
     /// Dispatches and expands: [`ExpertParallel::dispatch`], then [`Self::expand`], with the same results. One kernel does both where kernels
-    /// move the rows of the plan ([`Self::is_one_kernel`]), after the counts of a compact dispatch; else each has its own. Collective, as
-    /// the dispatch; other members may dispatch and expand in two steps. `ep` is the plan that the layout was made for.
-    ///
-    /// One kernel is the faster way for few tokens; `docs/performance.md` has both ways on H200, which differ by at most 4 % from 512 on.
+    /// move the rows of the plan ([`Self::is_one_kernel`]), after the counts of a compact dispatch; else each has its own. Collective: all
+    /// members call it, or [`ContiguousExperts::dispatch`](super::ContiguousExperts::dispatch); one that calls [`ExpertParallel::dispatch`] is a
+    /// fault of the world, since its rows come without what one kernel needs. `ep` is the plan that the layout was made for.
     ///
     /// After a fault the counts of experts are zero, or some of their rows are those of an earlier dispatch.
     ///
@@ -82,8 +81,8 @@ impl ExpertMajor {
         ep.check_combine(ExpertOutput::InWindow, dispatched, Some(output))
     }
 
-    /// Whether [`Self::dispatch`] is one kernel: where kernels move the rows, no rank may be masked, and a block's local memory holds the
-    /// tables of dispatch and expand.
+    /// Whether [`Self::dispatch`] is one kernel: where kernels move the rows, no rank may be masked, and a block's local memory holds its
+    /// tables.
     pub fn is_one_kernel(&self) -> bool {
         self.kernel.is_some()
     }

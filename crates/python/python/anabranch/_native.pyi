@@ -379,6 +379,23 @@ class ExpertParallel:
 @final
 class ContiguousExperts:
     def most_places(self, *, alignment: int = 1) -> int: ...
+    def dispatch(
+        self,
+        x: _Tensor,
+        topk_ids: _Tensor,
+        topk_weights: _Tensor | None = None,
+        scales: _Tensor | None = None,
+        *,
+        rows: _Tensor,
+        layout: tuple[_Tensor, _Tensor, _Tensor],
+        alignment: int = 1,
+        scale_layout: str = "rows",
+        zero_padding: bool = False,
+        row_scales: _Tensor | None = None,
+        row_weights: _Tensor | None = None,
+        num_tokens: _Tensor | None = None,
+        stream: _Stream = None,
+    ) -> Dispatched: ...
     def expand(
         self,
         dispatched: Dispatched,

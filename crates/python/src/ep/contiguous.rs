@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use anabranch::ccl::DataType;
-use anabranch::ep::{
-    self, ContiguousLayout, ContiguousOutput, ContiguousRows, ContiguousWeights, ScaleLayout,
-};
+use anabranch::ep::{self, ContiguousLayout, ContiguousOutput, ContiguousRows, ContiguousWeights, Tokens};
 use anabranch::hip::Stream;
 use pyo3::prelude::*;
 
@@ -32,6 +30,16 @@ pub(crate) struct ContiguousExperts {
     inner: Unlocked<Arc<Inner>>,
 }
 
+/// The slot map, counts and starts.
+type Layout<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// What an expand writes.
+struct Written {
+    output: ContiguousRows,
+    rows: Array,
+    kept: Vec<Py<PyAny>>,
+}
+
 impl ContiguousExperts {
     pub(super) fn new(inner: Arc<Inner>, experts: ep::ContiguousExperts) -> Self {
         Self { experts: Unlocked::new(experts), inner: Unlocked::new(inner) }
@@ -55,6 +63,59 @@ impl ContiguousExperts {
         }
         u32::try_from(count)
             .map_err(|_| usage(format!("{what} has {count} rows; less than 2^32 are allowed")))
+    }
+
+    /// The tensors that an expand writes, checked. The caller keeps them until the launch is over.
+    fn written(
+        &self,
+        rows: &Bound<'_, PyAny>,
+        (slot_map, counts, starts): Layout<'_>,
+        layout: ContiguousLayout,
+        scales: Option<&Bound<'_, PyAny>>,
+        weights: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Written> {
+        let (ep, home) = (self.ep(), self.inner.state.home);
+        let output = |name, given| Array::new(name, given, home)?.written();
+        let optional = |name, given| Array::optional(name, given, home)?.map(Array::written).transpose();
+        let (rows, slot_map) = (output("rows", rows)?, output("slot_map", &slot_map)?);
+        let (counts, starts) = (output("counts", &counts)?, output("starts", &starts)?);
+        let (scales, weights) = (optional("scales", scales)?, optional("weights", weights)?);
+        let places = self.rows("rows", &rows, ep.config().dispatch_type)?;
+        self.check_slot_map(&slot_map)?;
+        let local = u64::from(self.experts.local_experts());
+        for (array, count) in [(&counts, local), (&starts, local + 1)] {
+            array.expect_type(DataType::I32)?;
+            array.expect_shape(&[Some(count)], &format!("[{count}]"))?;
+        }
+        if let Some(scales) = &scales {
+            let needed = self.experts.scale_bytes(layout.scale_layout, places);
+            if scales.bytes() != needed {
+                return Err(usage(format!(
+                    "scales has shape {:?} of {}; {needed} bytes are needed for {places} places",
+                    scales.shape(),
+                    scales.data_type()
+                )));
+            }
+        }
+        if let Some(weights) = &weights {
+            weights.expect_type(DataType::F32)?;
+            weights.expect_shape(&[Some(places.into())], &format!("[{places}]"))?;
+        }
+        // SAFETY: the caller keeps the tensors until the launch is over.
+        let output = unsafe {
+            ContiguousRows {
+                layout,
+                places,
+                rows: rows.slice(),
+                scales: scales.as_ref().map(|scales| scales.slice()),
+                weights: weights.as_ref().map(|weights| weights.slice()),
+                slot_map: slot_map.slice(),
+                counts: counts.slice(),
+                starts: starts.slice(),
+            }
+        };
+        let kept = objects([Some(slot_map), Some(counts), Some(starts), scales, weights]);
+        Ok(Written { output, rows, kept })
     }
 
     fn check_slot_map(&self, array: &Array) -> PyResult<()> {
@@ -103,7 +164,7 @@ impl ContiguousExperts {
         py: Python<'_>,
         dispatched: &Dispatched,
         rows: &Bound<'_, PyAny>,
-        layout: (Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>),
+        layout: Layout<'_>,
         alignment: u32,
         scale_layout: &str,
         zero_padding: bool,
@@ -113,53 +174,52 @@ impl ContiguousExperts {
     ) -> PyResult<()> {
         let ep = self.ep();
         ep.own(&dispatched.inner, "dispatch")?;
-        let (home, scale_layout) = (self.inner.state.home, word::<ScaleLayout>(scale_layout)?);
-        let output = |name, given| Array::new(name, given, home)?.written();
-        let optional = |name, given| Array::optional(name, given, home)?.map(Array::written).transpose();
-        let (slot_map, counts, starts) = layout;
-        let (rows, slot_map) = (output("rows", rows)?, output("slot_map", &slot_map)?);
-        let (counts, starts) = (output("counts", &counts)?, output("starts", &starts)?);
-        let (scales, weights) = (optional("scales", scales)?, optional("weights", weights)?);
-        let places = self.rows("rows", &rows, ep.config().dispatch_type)?;
-        self.check_slot_map(&slot_map)?;
-        let local = u64::from(self.experts.local_experts());
-        for (array, count) in [(&counts, local), (&starts, local + 1)] {
-            array.expect_type(DataType::I32)?;
-            array.expect_shape(&[Some(count)], &format!("[{count}]"))?;
-        }
-        if let Some(scales) = &scales {
-            let needed = self.experts.scale_bytes(scale_layout, places);
-            if scales.bytes() != needed {
-                return Err(usage(format!(
-                    "scales has shape {:?} of {}; {needed} bytes are needed for {places} places",
-                    scales.shape(),
-                    scales.data_type()
-                )));
-            }
-        }
-        if let Some(weights) = &weights {
-            weights.expect_type(DataType::F32)?;
-            weights.expect_shape(&[Some(places.into())], &format!("[{places}]"))?;
-        }
+        let form = ContiguousLayout { alignment, scale_layout: word(scale_layout)?, zero_padding };
+        let Written { output, rows, kept } = self.written(rows, layout, form, scales, weights)?;
         let stream = ep.stream(py, stream, Some(&rows))?;
-        // SAFETY: `launch_with` keeps the tensors until the launch is over.
-        let written = unsafe {
-            ContiguousRows {
-                layout: ContiguousLayout { alignment, scale_layout, zero_padding },
-                places,
-                rows: rows.slice(),
-                scales: scales.as_ref().map(|scales| scales.slice()),
-                weights: weights.as_ref().map(|weights| weights.slice()),
-                slot_map: slot_map.slice(),
-                counts: counts.slice(),
-                starts: starts.slice(),
-            }
-        };
-        let kept = objects([Some(rows), Some(slot_map), Some(counts), Some(starts), scales, weights]);
+        let kept = objects([Some(rows)]).into_iter().chain(kept).collect();
         let experts: &ep::ContiguousExperts = &self.experts;
         ep.launch_with(py, &stream, dispatched, kept, |_, stream: &Stream, handle| {
-            experts.expand(stream, handle, &written)
+            experts.expand(stream, handle, &output)
         })
+    }
+
+    /// `ExpertParallel.dispatch`, then `expand`, with the same results, and in one kernel where kernels move the plan's rows and no rank may be
+    /// masked. The tensors that come for each place, `expand`'s `scales` and `weights`, are `row_scales` and `row_weights` here. All ranks of
+    /// the group call it, or none: a rank that only calls `ExpertParallel.dispatch` meanwhile is a fault of the world.
+    #[pyo3(signature = (
+        x, topk_ids, topk_weights = None, scales = None, *, rows, layout, alignment = 1, scale_layout = "rows", zero_padding = false,
+        row_scales = None, row_weights = None, num_tokens = None, stream = None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn dispatch(
+        &self,
+        py: Python<'_>,
+        x: &Bound<'_, PyAny>,
+        topk_ids: &Bound<'_, PyAny>,
+        topk_weights: Option<&Bound<'_, PyAny>>,
+        scales: Option<&Bound<'_, PyAny>>,
+        rows: &Bound<'_, PyAny>,
+        layout: Layout<'_>,
+        alignment: u32,
+        scale_layout: &str,
+        zero_padding: bool,
+        row_scales: Option<&Bound<'_, PyAny>>,
+        row_weights: Option<&Bound<'_, PyAny>>,
+        num_tokens: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Dispatched> {
+        let ep = self.ep();
+        let form = ContiguousLayout { alignment, scale_layout: word(scale_layout)?, zero_padding };
+        let Written { output, rows, kept } = self.written(rows, layout, form, row_scales, row_weights)?;
+        let kept = objects([Some(rows)]).into_iter().chain(kept).collect();
+        let experts: &ep::ContiguousExperts = &self.experts;
+        let tensors = (x, topk_ids, topk_weights, scales, num_tokens);
+        let dispatch = |ep: &ep::ExpertParallel, stream: &Stream, tokens: &Tokens| {
+            experts.dispatch(ep, stream, tokens, &output)
+        };
+        let (stream, handle) = ep.send_to(py, tensors, kept, stream, dispatch)?;
+        Ok(ep.dispatched(stream, handle))
     }
 
     /// Sums the experts' output of each received row into `dispatched.combine_rows`, for `combine(dispatched, out=...)`. `y` is `[places,

@@ -176,7 +176,8 @@ impl ExpertMajor {
     }
 
     /// `ExpertParallel.dispatch`, then `expand`, with the same arguments and results, and in one kernel where kernels move the plan's rows and
-    /// no rank may be masked. All ranks of the group call it or those two. It overwrites the dispatch that the windows hold.
+    /// no rank may be masked. All ranks of the group call it, or none: a rank that calls `ExpertParallel.dispatch` meanwhile is a fault of the
+    /// world. It overwrites the dispatch that the windows hold.
     #[pyo3(signature = (x, topk_ids, topk_weights = None, scales = None, *, num_tokens = None, stream = None))]
     fn dispatch(
         &self,

@@ -165,12 +165,25 @@ impl ExpertParallel {
         stream: Option<&Bound<'_, PyAny>>,
         call: impl FnOnce(&ep::ExpertParallel, &Stream, &Tokens) -> ep::Result<T> + Send,
     ) -> PyResult<(HandleStream, T)> {
+        self.send_to(py, (x, topk_ids, topk_weights, scales, num_tokens), Vec::new(), stream, call)
+    }
+
+    /// The same with tensors that the call writes.
+    pub(super) fn send_to<T: Send>(
+        &self,
+        py: Python<'_>,
+        (x, topk_ids, topk_weights, scales, num_tokens): SentObjects<'_, '_>,
+        written: Vec<Py<PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+        call: impl FnOnce(&ep::ExpertParallel, &Stream, &Tokens) -> ep::Result<T> + Send,
+    ) -> PyResult<(HandleStream, T)> {
         let sent = self.sent(x, Some(topk_ids), topk_weights, scales, num_tokens)?;
         let of_call = self.stream(py, stream, Some(&sent.rows))?;
         // SAFETY: `launch` keeps the tensors until the launch is over.
         let tokens =
             unsafe { sent.tokens(self.config().token_type()) }.ok_or_else(|| usage("topk_ids is None"))?;
-        let value = self.launch(py, &of_call, sent.into_objects(), |ep, stream| call(ep, stream, &tokens))?;
+        let kept = sent.into_objects().into_iter().chain(written).collect();
+        let value = self.launch(py, &of_call, kept, |ep, stream| call(ep, stream, &tokens))?;
         Ok((HandleStream::new(stream, of_call), value))
     }
 

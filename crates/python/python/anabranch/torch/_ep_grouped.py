@@ -23,10 +23,9 @@ def ep_dispatch_grouped(
     weights, rows of each expert, first place of each, slots, link, routing, number. Places without a row are zero."""
     of = plan_named(plan)
     of.check_grouped()
-    operation, routing, number = of.dispatch(x, topk_ids, topk_weights, scales, save)
-    rows, layout, scales, weights = of.group(operation, with_weights=True)
-    slots, counts, starts = layout
-    return rows, scales, weights, counts, starts, slots, topk_weights.new_empty(0), routing, _named(number)
+    form, routing, number = of.dispatch_grouped(x, topk_ids, topk_weights, scales, save)
+    slots, counts, starts = form["layout"]
+    return form["rows"], form["scales"], form["weights"], counts, starts, slots, topk_weights.new_empty(0), routing, _named(number)
 
 
 @ep_dispatch_grouped.register_fake
@@ -56,7 +55,7 @@ def ep_dispatch_grouped_with(
     of = plan_named(plan)
     of.check_grouped()
     operation = of.dispatch_with((int(number), True), routing, x, x.new_zeros(len(x), of.top_k, dtype=torch.float32))
-    rows = of.group(operation)[0]
+    rows = of.group(operation)
     if is_last:
         of.release((int(number), True))
     return rows, x.new_empty(0, dtype=torch.float32)

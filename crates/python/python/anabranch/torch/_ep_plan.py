@@ -124,21 +124,23 @@ class Plan:
     ) -> tuple[Any, torch.Tensor, int]:
         """Starts the dispatch of a forward pass, which fills the layout ``by_expert``: the operation, its saved routing (no elements unless
         ``save``), and its number."""
-        if by_expert:
-            self._check_layout()
+        if not by_expert:
+            return self._dispatch((x, ids, weights, scales), save, self.native.dispatch)
+        self._check_layout()
+        self._order_layout()
+        self._expanded = None
+        started = self._dispatch((x, ids, weights, scales), save, self.layout.dispatch)
+        self._expanded = started[0]
+        return started
+
+    def _dispatch(
+        self, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], save: bool, call: Any
+    ) -> tuple[Any, torch.Tensor, int]:
         number = next(self._dispatches)
         # Before torch 2.10 tensors that require gradients are not shared.
-        sent = [None if tensor is None else tensor.detach().contiguous() for tensor in (x, ids, weights, scales)]
-        # Where the layout was used on another stream, only `expand` waits for that, and not the dispatch.
-        if by_expert and not self._is_layout_elsewhere():
-            self._order_layout()
-            self._expanded = None
-            self._expanded = operation = self._start((number, False), lambda: self.layout.dispatch(*sent))
-        else:
-            operation = self._start((number, False), lambda: self.native.dispatch(*sent))
-            if by_expert:
-                self.expand(operation)
-        routing = x.new_empty(self.native.routing_bytes if save else 0, dtype=torch.uint8)
+        sent = [None if tensor is None else tensor.detach().contiguous() for tensor in tensors]
+        operation = self._start((number, False), lambda: call(*sent))
+        routing = tensors[0].new_empty(self.native.routing_bytes if save else 0, dtype=torch.uint8)
         if save:
             self.native.save_routing(operation, routing)
         self._settle()
@@ -184,10 +186,6 @@ class Plan:
         tensor = self.window(of, name)
         return torch.where(mask, tensor, self._fills[tensor.dtype, fill])
 
-    def _is_layout_elsewhere(self) -> bool:
-        """Whether another stream used the layout last."""
-        return self._layout_stream not in (None, None if self._device.type == "cpu" else torch.cuda.current_stream(self._device))
-
     def _order_layout(self) -> None:
         """Makes the current stream wait for the last use of the layout, where that was on another stream."""
         if self._device.type == "cpu":
@@ -231,31 +229,46 @@ class Plan:
         self._settle()
         return sums
 
-    def group(
-        self, operation: Any, with_weights: bool = False
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor, torch.Tensor | None]:
-        """The rows of a dispatch, those of all experts one after the other, with the slot map, the counts and the starts, the scales, and the
-        weights. What has no row is zero."""
+    def _grouped_form(self, with_weights: bool) -> dict[str, Any]:
+        """New tensors for the rows of all experts one after the other. What will have no row is zero."""
         device = self._device
-        rows = torch.zeros(self.places, self.hidden, dtype=self.dtype, device=device)
-        scales = torch.zeros(self.places, self.scale_bytes, dtype=torch.uint8, device=device)
-        weights = torch.empty(self.places, dtype=torch.float32, device=device) if with_weights else None
         shapes = (self.rows, self.top_k), (self.local_experts,), (self.local_experts + 1,)
-        slots, counts, starts = (torch.empty(shape, dtype=torch.int32, device=device) for shape in shapes)
-        self._grouped.expand(
-            operation,
-            rows,
-            (slots, counts, starts),
-            alignment=self._alignment,
-            scales=scales if self.scale_bytes else None,
-            weights=weights,
-            stream=self._stream(),
-        )
+        return {
+            "rows": torch.zeros(self.places, self.hidden, dtype=self.dtype, device=device),
+            "layout": tuple(torch.empty(shape, dtype=torch.int32, device=device) for shape in shapes),
+            "scales": torch.zeros(self.places, self.scale_bytes, dtype=torch.uint8, device=device),
+            "weights": torch.empty(self.places, dtype=torch.float32, device=device) if with_weights else None,
+        }
+
+    def dispatch_grouped(
+        self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, scales: torch.Tensor | None, save: bool
+    ) -> tuple[dict[str, Any], torch.Tensor, int]:
+        """Starts the dispatch of a forward pass: the rows of all experts one after the other, with the slot map, the counts and the starts, the
+        scales and the weights; its saved routing (no elements unless ``save``), and its number."""
+        form = self._grouped_form(with_weights=True)
+        written = {
+            "rows": form["rows"],
+            "layout": form["layout"],
+            "alignment": self._alignment,
+            "row_scales": form["scales"] if self.scale_bytes else None,
+            "row_weights": form["weights"],
+        }
+        _, routing, number = self._dispatch((x, ids, weights, scales), save, lambda *sent: self._grouped.dispatch(*sent, **written))
+        self._clamp(form)
+        return form, routing, number
+
+    def group(self, operation: Any) -> torch.Tensor:
+        """The rows of a dispatch, those of all experts one after the other. What has no row is zero."""
+        form = self._grouped_form(with_weights=False)
+        scales = form["scales"] if self.scale_bytes else None
+        self._grouped.expand(operation, form["rows"], form["layout"], alignment=self._alignment, scales=scales, stream=self._stream())
         self._settle()
+        return form["rows"]
+
+    def _clamp(self, form: dict[str, Any]) -> None:
         if self._can_drop:
             # Grouped matrix products go as far as the last start says.
-            starts.clamp_(max=self.places)
-        return rows, (slots, counts, starts), scales, weights
+            form["layout"][2].clamp_(max=self.places)
 
     def check_grouped(self) -> None:
         """Before anything is sent."""
