@@ -150,7 +150,8 @@ pub struct anabranch_windows {
     /// `[rows][hidden]` of the dispatch type. Those of rank s are the `counts[s]` rows from `s * row_stride` on, or with a `row_stride` of 0
     /// from `offsets[s]` on. Other rows are undefined.
     pub rows: *mut c_void,
-    /// `[rows][meta_bytes]`, records of the rows: token on its rank (u32), place (u32), ids (`[top_k]` i32), weights (`[top_k]` f32), scales.
+    /// `[rows][meta_bytes]`, records of the rows: token on its rank (u32), place (u32), ids (`[top_k]` i32), weights (`[top_k]` f32), scales
+    /// (`scale_bytes` of the plan); what follows is the library's.
     pub meta: *const c_void,
     /// `[ranks]`: rows from each rank.
     pub counts: *const u32,

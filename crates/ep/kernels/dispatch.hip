@@ -5,7 +5,8 @@
 // mode `count.hip` has computed where its rows begin (`bases`) and how many fit (`capacity`), the same on all ranks, so that no two sources
 // share a row. A copy that does not fit is dropped before it is sent; the send map reports it to combine and to the host. The last block
 // of rank d waits for the flags of all ranks and writes counts and offsets. Split in two, the first kernel ends after its flags, and the
-// second, one block, begins with that wait: other work of the stream may run between them, and other ranks may do all in one.
+// second, one block, begins with that wait: other work of the stream may run between them, and other ranks may do all in one (but not in that
+// of `dispatch_experts.hip`, whose flags differ).
 //
 // Slot order. All arguments here and in the other kernels rest on it: kernels that this crate launches through a handle on one slot run one
 // after the other on each rank, in the order of their launches. The handle of an operation holds the slot, exclusively, until its combine

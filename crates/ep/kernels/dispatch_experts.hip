@@ -8,7 +8,8 @@
 // pairs of its rows; no two pairs have one place, since the numbers of a source and the sums of totals differ. Places are bounded by the
 // room of their expert whatever a peer sent.
 //
-// A rank that dispatches without numbers. Its flag says so: receivers report a fault, and place nothing.
+// A rank that dispatches without numbers. Its flag says so: receivers report a fault, and place nothing. Ranks whose memory is too small for
+// the tables of an expand send numbers by a kernel that does not expand.
 //
 // Waits. In a dispatch one block waits for the flags of all ranks; here every block does, and takes the counts from the flags that it has
 // seen, so no block waits for another of its grid. The last block of a grid to arrive sends the grid's flags, and no block waits before it
@@ -24,10 +25,10 @@
 // `dispatch_epoch`, and no block of this grid reads what it writes.
 //
 // After a fault. A block that has not seen all flags copies nothing. If that is block 0, it reports that no expert has a row. If it is another
-// block alone (a flag that came at the end of the patience), some rows of experts, their sources and slots keep their content. The host has
-// cleared the tables of padded rows, and a contract bounds the places of others, so every slot and every source in them is valid, and the world is poisoned, so no rank uses the sums. The last
-// block writes counts other than zero only after it has seen all flags, as `combine.hip` needs. `private_store` of one block and
-// `swap_system` of block 0 may then meet in `source_offsets`, which no kernel reads after a fault.
+// block alone (a flag that came at the end of the patience), some rows of experts, their sources and slots keep their content. All of these
+// are valid: the host has cleared the tables of padded rows, and a contract takes no place that is not below the number of places. The
+// world is poisoned, so no rank uses the sums. The last block writes counts other than zero only after it has seen all flags, as
+// `combine.hip` needs.
 #include "anabranch/prelude.h"
 #include "ep/route_experts.h"
 #include "ep/dispatch_send.h"
@@ -42,26 +43,30 @@ typedef DispatchLocal<Route> Local;
 static ANABRANCH_DEVICE void report_no_pairs(const Grid& grid, const ExpertExpandArgs& args) {
     if (grid.block != 0) return;
     u32 experts = args.received.local_experts;
-    if (CONTIGUOUS && grid.thread == 0) swap_system(grid, args.starts + experts, 0u);
+    if (CONTIGUOUS && grid.thread == 0) private_store(grid, args.starts + experts, 0u);
     for (u32 e = grid.thread; e < experts; e += grid.block_threads) {
-        swap_system(grid, args.counts + e, 0u);
+        private_store(grid, args.counts + e, 0u);
         if (CONTIGUOUS) {
-            swap_system(grid, args.starts + e, 0u);
+            private_store(grid, args.starts + e, 0u);
             continue;
         }
-        swap_system(grid, args.pairs + e, 0u);
+        private_store(grid, args.pairs + e, 0u);
         for (u32 source = 0; source <= args.received.ranks; ++source) {
-            swap_system(grid, args.source_offsets + static_cast<u64>(e) * (args.received.ranks + 1) + source, 0u);
+            private_store(grid, args.source_offsets + static_cast<u64>(e) * (args.received.ranks + 1) + source, 0u);
         }
     }
+}
+
+// The tables of a block, and the route with what it sends.
+static ANABRANCH_DEVICE Local local_of(const DispatchExpertsArgs& args) {
+    Route route = {args.copies, args.numbers_word, args.totals_stride, args.totals_offset, args.dispatch.team.size, {}, {}};
+    return Local::at(args.dispatch.team.size, args.dispatch.fan_out, route);
 }
 
 ANABRANCH_KERNEL(anabranch_ep_dispatch_experts, DispatchExpertsArgs, 1024) {
     const DispatchArgs& dispatch = args.dispatch;
     const ExpertExpandArgs& experts = args.experts;
-    u32 ranks = dispatch.team.size;
-    Route route = {args.copies, args.numbers_word, args.totals_stride, args.totals_offset, ranks, {}, {}};
-    Local local = Local::at(ranks, dispatch.fan_out, route);
+    Local local = local_of(args);
     clear_numbers(grid, local);
     u32 given = given_tokens(grid, dispatch);
     u64 epoch = begin(grid, dispatch, local);
@@ -76,9 +81,23 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch_experts, DispatchExpertsArgs, 1024) {
     if (came) {
         Numbered numbered = {reinterpret_cast<const u8*>(local.peer_base.get(grid, dispatch.team.rank) + args.totals_offset),
                              args.totals_stride, args.numbers_word, local.next_row,
-                             Numbered::tables(local.route.end_byte(), ranks, experts.received.local_experts)};
+                             Numbered::tables(local.route.end_byte(), dispatch.team.size, experts.received.local_experts)};
         expand_numbered(grid, experts, numbered);
     } else {
         report_no_pairs(grid, experts);
+    }
+}
+
+// A dispatch whose records have the numbers, for a rank whose expand is a kernel of its own while those of other ranks are not.
+ANABRANCH_KERNEL(anabranch_ep_dispatch_numbered, DispatchExpertsArgs, 1024) {
+    const DispatchArgs& dispatch = args.dispatch;
+    Local local = local_of(args);
+    clear_numbers(grid, local);
+    u32 given = given_tokens(grid, dispatch);
+    u64 epoch = begin(grid, dispatch, local);
+    if (epoch == 0) {
+        report_nothing(grid, dispatch);
+    } else if (send_rows(grid, dispatch, local, epoch, given)) {
+        learn_counts(grid, dispatch, local, context_of(grid, dispatch, epoch));
     }
 }

@@ -145,6 +145,7 @@ kernel_unit! {
     /// Dispatch and expand in one; parameters of `DISPATCH_UNIT` without `EP_MASK`, and `EP_CONTIGUOUS` as `EXPERT_EXPAND_UNIT` has it.
     pub(crate) static DISPATCH_EXPERTS_UNIT: "ep_dispatch_experts", include_str!("../kernels/dispatch_experts.hip"), &[HEADERS];
     pub(crate) const DISPATCH_EXPERTS: Kernel<DispatchExpertsArgs> = "anabranch_ep_dispatch_experts";
+    pub(crate) const DISPATCH_NUMBERED: Kernel<DispatchExpertsArgs> = "anabranch_ep_dispatch_numbered";
 }
 
 /// The kernel that counts before a compact dispatch.
@@ -322,7 +323,8 @@ fn optional() -> Vec<KernelSpec> {
     ];
     let plain = dispatch_experts(bf16, DispatchCast::None);
     let cast = dispatch_experts(bf16, fp8);
-    let lined_up = [contiguous(plain.clone()), contiguous(cast.clone())];
+    let lined_up = contiguous(plain.clone());
+    let lined_up = [with_device_count(lined_up.clone()), lined_up, contiguous(cast.clone())];
     let of_experts = [with_device_count(plain.clone()), plain, cast];
     let wide_ids = [
         count(),

@@ -185,7 +185,8 @@ fn invalid_configurations_are_refused_with_the_reason() {
     // The plan sets the scales, and takes its own configuration again.
     let plan = Plan::new(fnuz, 2).unwrap();
     assert_eq!((plan.config().scale_bytes, plan.row_bytes(), plan.token_bytes()), (8, 256, 512));
-    assert_eq!(plan.meta_bytes(), 8 + 8 * 2 + 8);
+    // And the numbers of pairs.
+    assert_eq!(plan.meta_bytes(), (8_u32 + 8 * 2 + 8 + 4 * 2).next_multiple_of(16));
     assert_eq!(Plan::new(plan.config().clone(), 2).unwrap(), plan);
 }
 

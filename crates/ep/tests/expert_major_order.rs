@@ -1,12 +1,12 @@
 //! Expert-major rows in graphs, with several dispatches in flight, and in the wrong order.
 
 use crate::common::{Case, Routing, Uploaded, all_well, depart, failure, oracle, world_config};
-use crate::expert_major_common::{Bench, CANARY, Guarded, read, round, write};
+use crate::expert_major_common::{Bench, CANARY, Guarded, read, round, run, write};
 use anabranch_conformance::ep::ElementValues as _;
 use anabranch_conformance::ep::oracle::{ExpertOutputs, FactorExperts, Oracle};
 use anabranch_ep::{
-    COMBINED_TYPES, DeviceSlice, Error, ExpertMajor, ExpertMajorConfig, ExpertOutput, ExpertParallel,
-    LayoutOutput, LocalExpertCounter, Mode,
+    COMBINED_TYPES, DeviceSlice, EpConfig, EpShape, Error, ExpertMajor, ExpertMajorConfig, ExpertMajorRows,
+    ExpertOutput, ExpertParallel, LayoutOutput, LocalExpertCounter, Mode, PlacementTable,
 };
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
@@ -327,7 +327,7 @@ fn counts_alone_need_no_layout() {
 #[ignore = "extended"]
 fn a_layout_with_experts_that_do_not_fit_local_memory_is_refused() {
     let mut case = Case::new(1, 1);
-    case.config = anabranch_ep::EpConfig::new(anabranch_ep::EpShape {
+    case.config = EpConfig::new(EpShape {
         hidden: 8,
         experts: 100_000_000,
         top_k: 1,
@@ -389,15 +389,57 @@ fn a_peer_that_dispatches_without_the_numbers_of_pairs_is_a_fault() {
     }
 }
 
-/// Rows that a rank has no room for: the first of each source are numbered and counted alone, whichever block has the first that does not fit.
+/// Rows that a rank has no room for: the first of each source are numbered and counted alone, whichever block and tile has the first that
+/// does not fit, and however many tokens come before it. Also of experts on several ranks.
 #[test]
 fn a_rank_without_room_for_all_rows_places_the_first_of_each_source() {
-    for (wave, mode, max_recv) in [(1, Mode::Slotted, 9), (4, Mode::Compact, 23), (32, Mode::Slotted, 40)] {
-        for (routing, blocks) in [(Routing::Hot, 1), (Routing::Random, 5)] {
+    for (wave, mode, max_recv, max_tokens) in [
+        (1, Mode::Slotted, 9, 40),
+        (4, Mode::Compact, 23, 40),
+        (32, Mode::Slotted, 330, 200),
+        (4, Mode::Compact, 250, 170),
+        (64, Mode::Slotted, 240, 130),
+    ] {
+        for (routing, blocks) in [(Routing::Hot, 1), (Routing::Random, 3), (Routing::Random, 5)] {
             let mut case = Case::new(3, wave);
             case.routing = routing;
-            case.config = case.config.mode(mode).max_recv(max_recv).launch(blocks, 2);
-            crate::expert_major_common::run(&case, ExpertMajorConfig::new().alignment(2), 2);
+            let shape = EpShape { hidden: 32, experts: 6, top_k: 3, max_tokens };
+            case.config = EpConfig::new(shape).mode(mode).max_recv(max_recv).launch(blocks, 2);
+            if blocks == 5 {
+                let on = |ranks: &[u32]| ranks.iter().copied().map(GroupRank::new).collect();
+                let table = [on(&[0, 2]), on(&[1]), on(&[2, 1, 0]), on(&[1, 0]), on(&[2]), on(&[0])];
+                case.config = case.config.placement(PlacementTable::new(table));
+            }
+            case.tokens = vec![max_tokens, max_tokens - 3, 1];
+            run(&case, ExpertMajorConfig::new().alignment(2), 2);
         }
     }
+}
+
+/// A rank whose experts do not fit a block's local memory in one kernel takes two, and sends numbers to the others.
+#[test]
+fn a_rank_may_take_two_kernels_where_others_take_one() {
+    let experts = 4000;
+    let mut case = Case::new(3, 4);
+    let shape = EpShape { hidden: 16, experts, top_k: 3, max_tokens: 12 };
+    let table = (0..experts).map(|expert| vec![GroupRank::new(if expert < 3 { expert } else { 1 })]);
+    case.config = EpConfig::new(shape).mode(Mode::Slotted).placement(PlacementTable::new(table));
+    case.tokens = vec![12, 7, 9];
+    all_well(case.on_ranks(&world_config(), |world| {
+        let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
+        let config = ExpertMajorConfig::new().capacity(8);
+        let stream = world.device().create_stream()?;
+        let mut layout = ExpertMajor::new(&ep, config)?;
+        assert_eq!(layout.is_one_kernel(), ep.rank().get() != 1, "{}", ep.rank());
+        let inputs = case.inputs(0);
+        let sent = case.sent(&inputs);
+        let (me, device) = (ep.rank(), world.device());
+        let uploaded = Uploaded::new(device, &case.config, &inputs[me.index()]);
+        let dispatched = layout.dispatch(&ep, &stream, &uploaded.tokens(&case.config))?;
+        world.synchronize(&stream)?;
+        let seen = ExpertMajorRows::read(device, &layout)?;
+        oracle(&case, &sent).expert_major(me, 8, 1).unwrap().compare(&seen).unwrap();
+        ep.release(&stream, dispatched)?;
+        Ok::<_, Error>(world.synchronize(&stream)?)
+    }));
 }

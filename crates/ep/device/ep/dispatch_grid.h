@@ -7,6 +7,7 @@
 #include "ep/pair_numbers.h"
 #include "ep/token_count.h"
 
+// Others are in `dispatch_replay.hip` (3, 4) and `dispatch_relay.hip` (5, 6).
 enum DispatchPhase : u32 { DISPATCH_WAIT_FLAG = 1, DISPATCH_FLAG_OVERRUN = 2, DISPATCH_UNNUMBERED = 7 };
 // In the count of a flag: the records have the numbers of pairs. The plan keeps the rows of a source below it.
 static constexpr u32 NUMBERED = 1u << 31;

@@ -4,12 +4,13 @@
 #include "ep/routing.h"
 
 // Local memory, in this order: peer bases u64[R], the tile's destinations u64[TILE][fan_out], next row u32[R], first row
-// u32[R], capacity u32[R], number of destinations u32[TILE], fault word; on several nodes, next relay row u32[N]. The plan computes the
+// u32[R], capacity u32[R], number of destinations u32[TILE], fault word; then what the route has: on several nodes,
+// next relay row u32[N], in a dispatch to experts the counts of pairs (`route_experts.h`). The plan computes the
 // same size (`dispatch_local_bytes`). Next rows are counted from 0 at each rank; this source's row 0 there is the window's `first_row`,
 // and the rows from `capacity` on are dropped. The base of a rank that was masked when the block began is 0, as is the base of a rank on
 // another node.
 //
-// A `Route` defines how rows reach other ranks (`route_near.h`, `route_engine.h`, `route_nodes.h`, `route_relay.h`). A kernel includes its
+// A `Route` defines how rows reach other ranks (`route_near.h`, `route_engine.h`, `route_nodes.h`, `route_relay.h`, `route_experts.h`). A kernel includes its
 // route before the headers that are templates over it. A route has:
 //   Ids           how ids are read
 //   RELAYS        whether tokens go once to each other node; `route_relay.h` has the functions for it

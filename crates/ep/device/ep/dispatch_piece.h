@@ -20,7 +20,7 @@ static constexpr u32 UNITS_TOGETHER = 1;
 // One piece per segment, and, for the first part, one for the meta record.
 static ANABRANCH_DEVICE u32 pieces_of_token(const DispatchArgs& args, u32 part) { return args.segments + (part == 0 ? 1 : 0); }
 
-// Piece `item` of a tile whose tokens have so many each.
+// Piece `item` of a tile whose tokens have `pieces` each.
 static ANABRANCH_DEVICE Piece piece_of(const DispatchArgs& args, u32 part, u32 pieces, u32 item) {
     u32 units = args.row_bytes / 16 / UNITS_TOGETHER;
     u32 segments = args.parts * args.segments;

@@ -16,7 +16,7 @@ struct Numbered {
     // `next` has the pairs of earlier sources, `[ranks][experts]`, and `pair_slot` the slots of each wave's row, `[waves][top_k]`.
     ExpandLocal local;
 
-    // Local memory from `byte` on. The host computes the same size (`numbered_local_bytes`).
+    // Local memory from `byte` on. The host computes the same size (`placing_local_bytes`).
     static ANABRANCH_DEVICE ExpandLocal tables(u32 byte, u32 ranks, u32 experts) {
         u32 total = byte + ranks * experts * 4;
         u32 starts = total + experts * 4;

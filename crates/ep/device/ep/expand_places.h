@@ -3,7 +3,7 @@
 
 #include "ep/received_rows.h"
 
-// Local memory from `byte` on, in this order: running sum of rows u32[ranks + 1], next place u32[experts], pairs of all rows u32[experts],
+// Of `at`, local memory from `byte` on, in this order: running sum of rows u32[ranks + 1], next place u32[experts], pairs of all rows u32[experts],
 // with CONTIGUOUS the slot of an expert's first place u32[experts + 1], the tile's pairs: expert u32[pairs], slot u32[pairs]. The host
 // computes the same size (`expand_local_bytes`).
 struct ExpandLocal {

@@ -13,7 +13,7 @@ struct ExpertRoute {
     u32 copies, numbers_word, totals_stride;
     u64 totals_offset;
     // Local memory: earlier pairs of each copy of an expert u32[copies], whether a rank became full in this block's tokens u32[ranks],
-    // whether any did. The host computes the same size (`number_local_bytes`).
+    // whether any did. The host computes the same size (`numbering_local_bytes`).
     u32 ranks;
     LocalArray<u32> next, full;
 

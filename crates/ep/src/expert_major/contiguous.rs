@@ -182,14 +182,20 @@ impl ContiguousExperts {
             self.expand(stream, &dispatched, output)?;
             return Ok(dispatched);
         };
-        self.reader.in_order(stream, || {
-            ep.dispatch_to_experts(stream, tokens, kernel, |slot| self.expand_args(slot, output))
-        })
+        let dispatch =
+            || ep.dispatch_to_experts(stream, tokens, kernel, |slot| self.expand_args(slot, output));
+        if kernel.is_whole() {
+            return self.reader.in_order(stream, dispatch);
+        }
+        let dispatched = dispatch()?;
+        self.expand(stream, &dispatched, output)?;
+        Ok(dispatched)
     }
 
-    /// Whether [`Self::dispatch`] is one kernel.
+    /// Whether [`Self::dispatch`] is one kernel: where kernels move the rows, no rank may be masked, and a block's local memory and the plan's
+    /// share of the device hold it. Members may differ.
     pub fn is_one_kernel(&self) -> bool {
-        self.kernel.is_some()
+        self.kernel.as_ref().is_some_and(ExpertKernel::is_whole)
     }
 
     /// Checks the outputs of an expand.

@@ -6,7 +6,7 @@ use anabranch_hip::Stream;
 
 use super::ExpertMajor;
 use crate::error::{Error, Result};
-use crate::run::{Dispatched, ExpertParallel};
+use crate::run::{Dispatched, ExpertKernel, ExpertParallel};
 use crate::tensor::{CombineOutput, ExpertOutput, LayoutOutput, Tokens};
 
 impl ExpertMajor {
@@ -29,6 +29,11 @@ impl ExpertMajor {
             self.expand(stream, &dispatched)?;
             return Ok(dispatched);
         };
+        if !kernel.is_whole() {
+            let dispatched = ep.dispatch_to_experts(stream, tokens, kernel, |slot| self.expand_args(slot))?;
+            self.expand(stream, &dispatched)?;
+            return Ok(dispatched);
+        }
         // The buffers are written from the launch on; what fails before it leaves them to the dispatch that they hold.
         let is_reached = Cell::new(false);
         let dispatched = self.counter.reader().in_order(stream, || {
@@ -81,15 +86,15 @@ impl ExpertMajor {
         ep.check_combine(ExpertOutput::InWindow, dispatched, Some(output))
     }
 
-    /// Whether [`Self::dispatch`] is one kernel: where kernels move the rows, no rank may be masked, and a block's local memory holds its
-    /// tables.
+    /// Whether [`Self::dispatch`] is one kernel: where kernels move the rows, no rank may be masked, and a block's local memory and the plan's
+    /// share of the device hold it. Members may differ.
     pub fn is_one_kernel(&self) -> bool {
-        self.kernel.is_some()
+        self.kernel.as_ref().is_some_and(ExpertKernel::is_whole)
     }
 
     /// Blocks and threads of a block of [`Self::dispatch`] with `tokens`, where it is one kernel.
     pub fn dispatch_shape(&self, tokens: u32) -> Option<(u32, u32)> {
-        let geometry = self.kernel.as_ref()?.geometry(self.plan.dispatch_plan(), tokens);
+        let geometry = self.kernel.as_ref()?.geometry(self.plan.dispatch_plan(), tokens)?;
         Some((geometry.blocks, geometry.block_threads))
     }
 }

@@ -401,7 +401,7 @@ fn slot_layout(config: &EpConfig, route: &Route, ranks: u32, capacity: &Capacity
     let row_window = place(rows * row_bytes(config, config.dispatch_type));
     let meta = place(rows * u64::from(meta_bytes(config, route)));
     let totals = if route.numbers_pairs() { pair_totals_stride(config) } else { 0 };
-    let pair_totals = place(u64::from(ranks) * u64::from(totals));
+    let pair_totals = place(u64::from(ranks) * totals);
     let RouteRows { pushed: pushed_rows, staged, relayed, returned } =
         RouteRows::of(config, route, ranks, rows);
     // Rows for other nodes are put from the window, wherever the experts' output is.

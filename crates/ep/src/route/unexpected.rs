@@ -34,7 +34,9 @@ impl ExplainFault for UnexpectedFlags {
                      captured and its graph not replayed"
                 ));
             }
-            (DISPATCH, 7) => format!("{peer} dispatches without experts' rows, and {rank} with them"),
+            (DISPATCH, 7) => format!(
+                "{peer} dispatches without experts' rows, and {rank} with them; all members call `dispatch` of a layout, or none"
+            ),
             (COMBINE, 3) => {
                 format!("{peer} {}, and {rank} expects that it {}", way(*seen), way(*expected))
             }

@@ -2,7 +2,8 @@
 //!
 //! The send does not wait for peers; the recv does. Work that the caller puts on the stream between them runs while
 //! rows are on their way. Flags and epochs are the same as for whole operations, so one rank may split an operation that another does
-//! not. As many operations may be in flight as the plan has slots; with more than one, all ranks begin and end operations (the recv, too)
+//! not; but a dispatch of a layout by expert ([`ExpertMajor::dispatch`](crate::ExpertMajor::dispatch)) is never split, and all ranks call
+//! it. As many operations may be in flight as the plan has slots; with more than one, all ranks begin and end operations (the recv, too)
 //! in the same order, which decides the slot of each. Each call returns the handle that the next one takes, so another order does not
 //! compile.
 

@@ -108,7 +108,7 @@ impl Dispatched {
         self.window(address, vec![plan.rows(), extent], None, of)
     }
 
-    /// A field of the meta records, `{token u32, place u32, ids i32[K], weights f32[K], scales}`.
+    /// A field of the meta records, `{token u32, place u32, ids i32[K], weights f32[K], scales}` and what the library keeps behind them.
     fn meta(&self, offset: u64, extent: u64, of: DataType) -> PyResult<Option<Memory>> {
         let plan = self.inner.ep.plan();
         let stride = u64::from(plan.meta_bytes()) / u64::from(of.bytes());

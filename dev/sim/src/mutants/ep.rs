@@ -214,16 +214,6 @@ pub(super) const FILES: &[File] = &[
         ],
     },
     File {
-        file: "ep/kernels/dispatch_experts.hip",
-        rows: &[
-            ("report_no_pairs", "swap_system", ZEROS),
-            ("report_no_pairs", "swap_system", ZEROS),
-            ("report_no_pairs", "swap_system", ZEROS),
-            ("report_no_pairs", "swap_system", ZEROS),
-            ("report_no_pairs", "swap_system", ZEROS),
-        ],
-    },
-    File {
         file: "ep/device/ep/combine_flags.h",
         rows: &[
             ("flag_all", "flag_store", Mutants(&["COMBINE_FLAG_FIRST", "EPOCH_LOOSE"])),

@@ -219,9 +219,10 @@ impl Experts {
     ) -> Result<(), SeededError> {
         let rank = args.experts.received.rank;
         let plan = &self.memory[rank as usize].plan;
+        let (sent, waves) = (plan.dispatch_plan(), sending.threads / WAVE);
         let tables =
-            plan.dispatch_plan().number_local_bytes(plan.local_experts(), sending.threads / WAVE, false);
-        let local_bytes = sending.local_bytes + tables as u32; // a few words
+            sent.numbering_local_bytes() + sent.placing_local_bytes(plan.local_experts(), waves, false);
+        let local_bytes = tables as u32; // a few words
         bench.launch(rank, &self.dispatch, Grid { local_bytes, ..sending }, args)
     }
 

@@ -282,7 +282,7 @@ class Buffer(User):
             round_scale: scales are powers of two. The rows are cast by torch, before they are sent.
             use_ue8m0: exponents of four such scales in an int32.
             return_recv_hook: the call only sends. The hook, called once, receives, on the stream of the call; hooks of two dispatches
-                may be called in any order.
+                may be called in any order. The same on all ranks in a step.
 
         Returns:
             rows ``[local experts, ranks * max tokens, hidden]``, in fp8 with scales ``[.., hidden / 128]`` float32 or ``[.., hidden / 512]``
