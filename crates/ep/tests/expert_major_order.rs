@@ -327,12 +327,7 @@ fn counts_alone_need_no_layout() {
 #[ignore = "extended"]
 fn a_layout_with_experts_that_do_not_fit_local_memory_is_refused() {
     let mut case = Case::new(1, 1);
-    case.config = EpConfig::new(EpShape {
-        hidden: 8,
-        experts: 100_000_000,
-        top_k: 1,
-        max_tokens: 1,
-    });
+    case.config = EpConfig::new(EpShape { hidden: 8, experts: 100_000_000, top_k: 1, max_tokens: 1 });
     on_plans(&case, |_, ep, _| {
         let words = ["experts is 100000000", "bytes of local memory and has"];
         expect(ExpertMajor::new(ep, ExpertMajorConfig::new()).err(), &words);

@@ -70,7 +70,8 @@ impl<'a> Expected<'a> {
         Self {
             nodes,
             tokens: config.max_tokens,
-            copy_bytes: (row_bytes(config, config.dispatch_type) + u64::from(numbers_at(config))) as f64,
+            copy_bytes: (row_bytes(config, config.dispatch_type)
+                + u64::from(numbers_at(config).next_multiple_of(16))) as f64,
             to_any_rank: to_rank.iter().sum(),
             to_any_node: to_node.iter().sum(),
             in_node: (0..nodes.count()).map(|node| of_members(&to_rank, node)).collect(),

@@ -178,6 +178,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ep_count", Runs::In(&[Protocol::EpCompact, Protocol::EpReplay])),
     ("anabranch_ep_dispatch", EP),
     ("anabranch_ep_dispatch_experts", Runs::In(&[Protocol::EpExperts])),
+    ("anabranch_ep_dispatch_numbered", Runs::In(&[Protocol::EpExperts])),
     ("anabranch_ep_dispatch_replay", Runs::In(&[Protocol::EpReplay])),
     ("anabranch_ep_dispatch_engine_drain", EP_ENGINE),
     ("anabranch_ep_dispatch_engine_flag", EP_ENGINE),

@@ -48,8 +48,10 @@ pub(super) struct Experts {
     late: SeededKernel,
     /// Dispatch with expand.
     dispatch: SeededKernel,
+    /// Dispatch for an expand of its own.
+    numbered: SeededKernel,
     memory: Vec<Memory>,
-    /// Whether even epochs dispatch and expand in steps; the others do so in one kernel.
+    /// Whether all ranks dispatch and expand in steps in even epochs; else they do so in odd ones.
     even_in_steps: bool,
 }
 
@@ -78,6 +80,7 @@ impl Experts {
                 plan,
             });
         }
+        let by_expert = || kernels::dispatch_experts(DataType::F32, DispatchCast::None).with("EP_TILE", WAVE);
         let reference_experts = reference_expert_major(DataType::F32, DataType::F32);
         Ok(Self {
             count: kernels.load(kernels::expert_count(), "anabranch_ep_expert_count")?,
@@ -88,16 +91,14 @@ impl Experts {
             contract: kernels
                 .load(kernels::expert_contract(DataType::F32), "anabranch_ep_expert_contract")?,
             late: kernels.load(kernels::late_weights(), "anabranch_ep_late_weights")?,
-            dispatch: kernels.load(
-                kernels::dispatch_experts(DataType::F32, DispatchCast::None).with("EP_TILE", WAVE),
-                "anabranch_ep_dispatch_experts",
-            )?,
+            dispatch: kernels.load(by_expert(), "anabranch_ep_dispatch_experts")?,
+            numbered: kernels.load(by_expert(), "anabranch_ep_dispatch_numbered")?,
             memory,
             even_in_steps: false,
         })
     }
 
-    /// Whether all ranks dispatch and expand in steps, with the rows of all experts one after the other as well.
+    /// Whether all ranks dispatch without the numbers of pairs, and expand in a kernel of its own.
     pub(super) fn is_in_steps(&self, epoch: u32) -> bool {
         epoch.is_multiple_of(2) == self.even_in_steps
     }
@@ -210,7 +211,12 @@ impl Experts {
         bench.launch(rank, &self.reference, grid, &working)
     }
 
-    /// Queues a dispatch that expands.
+    /// Whether a rank's dispatch expands. Rank 1 always has a kernel of its own for that.
+    pub(super) fn is_in_one(&self, rank: u32, epoch: u32) -> bool {
+        rank != 1 && !self.is_in_steps(epoch)
+    }
+
+    /// Queues a dispatch with the numbers of pairs, which expands but for rank 1.
     pub(super) fn queue_dispatch(
         &self,
         bench: &mut Bench,
@@ -223,7 +229,8 @@ impl Experts {
         let tables =
             sent.numbering_local_bytes() + sent.placing_local_bytes(plan.local_experts(), waves, false);
         let local_bytes = tables as u32; // a few words
-        bench.launch(rank, &self.dispatch, Grid { local_bytes, ..sending }, args)
+        let kernel = if rank == 1 { &self.numbered } else { &self.dispatch };
+        bench.launch(rank, kernel, Grid { local_bytes, ..sending }, args)
     }
 
     /// Queues the kernels between a dispatch that does not expand and the experts. The rows of all experts one after the other are only judged.
@@ -334,7 +341,7 @@ impl Ep {
         let delivered =
             experts.delivery(oracle, who)?.compare(&seen).map_err(|mismatch| mismatch.to_string());
         delivered?;
-        if !experts.is_in_steps(self.case.rounds - 1) {
+        if experts.is_in_one(who.get(), self.case.rounds - 1) {
             return Ok(());
         }
         self.judge_contiguous(&experts.memory[who.index()], &seen)

@@ -319,6 +319,9 @@ impl Ep {
                         let expand = experts.expand_args(received);
                         let args = self.arguments(team).dispatch_experts(&self.slot(rank), dispatch, expand);
                         experts.queue_dispatch(&mut self.bench, &args, sending)?;
+                        if !experts.is_in_one(rank, epoch) {
+                            experts.queue_expand(&mut self.bench, received, working)?;
+                        }
                     }
                     (_, experts) => {
                         self.bench.launch(rank, &self.dispatch, sending, &dispatch)?;
