@@ -84,13 +84,12 @@ impl ExpertParallel {
         context.world.check()?;
         self.check_routed(tokens)?;
         let count = tokens.count as u32;
-        let (kernel, geometry) = match &experts.whole {
-            Some(whole) => (&whole.kernel, whole.geometry(&context.plan, count)),
-            None => {
-                let local_bytes = context.plan.numbering_local_bytes() as u32; // was compared with the device's
-                let geometry = context.plan.dispatch_geometry(count, &context.limits)?;
-                (&experts.numbered, Geometry { local_bytes, ..geometry })
-            }
+        let (kernel, geometry) = if let Some(whole) = &experts.whole {
+            (&whole.kernel, whole.geometry(&context.plan, count))
+        } else {
+            let local_bytes = context.plan.numbering_local_bytes() as u32; // was compared with the device's
+            let geometry = context.plan.dispatch_geometry(count, &context.limits)?;
+            (&experts.numbered, Geometry { local_bytes, ..geometry })
         };
         let mut slot = context.pool.take()?;
         let args = expand(slot.get());
