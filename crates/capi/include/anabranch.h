@@ -301,7 +301,8 @@ typedef struct anabranch_windows {
   // `[rows][hidden]` of the dispatch type. Those of rank s are the `counts[s]` rows from `s * row_stride` on, or with a `row_stride` of 0
   // from `offsets[s]` on. Other rows are undefined.
   void *rows;
-  // `[rows][meta_bytes]`, records of the rows: token on its rank (u32), place (u32), ids (`[top_k]` i32), weights (`[top_k]` f32), scales.
+  // `[rows][meta_bytes]`, records of the rows: token on its rank (u32), place (u32), ids (`[top_k]` i32), weights (`[top_k]` f32), scales
+  // (`scale_bytes` of the plan); what follows is the library's.
   const void *meta;
   // `[ranks]`: rows from each rank.
   const uint32_t *counts;

@@ -247,8 +247,8 @@ impl Plan {
         row_bytes(&self.config, self.config.combine_type) as u32
     }
 
-    /// Bytes between two meta records: `{token u32, place u32, ids i32[K], weights f32[K], scales}`, then u32[K] where the dispatch can number
-    /// pairs, rounded up to 16.
+    /// Bytes between two meta records: `{token u32, place u32, ids i32[K], weights f32[K], scales}`, where the dispatch can number pairs also
+    /// `numbers u32[K]`, rounded up to 16.
     pub fn meta_bytes(&self) -> u32 {
         meta_bytes(&self.config, &self.route)
     }
