@@ -88,16 +88,18 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch_experts, DispatchExpertsArgs, 1024) {
     }
 }
 
-// A dispatch whose records have the numbers, for a rank whose expand is a kernel of its own while those of other ranks are not.
+// A dispatch whose records have the numbers, for a rank whose expand is a kernel of its own while those of other ranks are not. Only its last
+// block waits, as in `dispatch.hip`.
 ANABRANCH_KERNEL(anabranch_ep_dispatch_numbered, DispatchExpertsArgs, 1024) {
     const DispatchArgs& dispatch = args.dispatch;
     Local local = local_of(args);
     clear_numbers(grid, local);
     u32 given = given_tokens(grid, dispatch);
     u64 epoch = begin(grid, dispatch, local);
+    WaitContext wait = context_of(grid, dispatch, epoch);
     if (epoch == 0) {
         report_nothing(grid, dispatch);
     } else if (send_rows(grid, dispatch, local, epoch, given)) {
-        learn_counts(grid, dispatch, local, context_of(grid, dispatch, epoch));
+        learn_counts(grid, dispatch, local, wait);
     }
 }

@@ -175,7 +175,7 @@ device_struct! {
 }
 
 device_struct! {
-    /// Arguments of `anabranch_ep_dispatch_experts`.
+    /// Arguments of `anabranch_ep_dispatch_experts` and `anabranch_ep_dispatch_numbered`.
     pub struct DispatchExpertsArgs {
         /// The dispatch.
         pub dispatch: DispatchArgs,

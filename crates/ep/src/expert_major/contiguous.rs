@@ -184,11 +184,10 @@ impl ContiguousExperts {
         };
         let dispatch =
             || ep.dispatch_to_experts(stream, tokens, kernel, |slot| self.expand_args(slot, output));
-        if kernel.is_whole() {
-            return self.reader.in_order(stream, dispatch);
+        let dispatched = self.reader.in_order(stream, dispatch)?;
+        if !kernel.is_whole() {
+            self.expand(stream, &dispatched, output)?;
         }
-        let dispatched = dispatch()?;
-        self.expand(stream, &dispatched, output)?;
         Ok(dispatched)
     }
 

@@ -30,7 +30,9 @@ impl ExpertMajor {
             return Ok(dispatched);
         };
         if !kernel.is_whole() {
-            let dispatched = ep.dispatch_to_experts(stream, tokens, kernel, |slot| self.expand_args(slot))?;
+            let dispatched = self.counter.reader().in_order(stream, || {
+                ep.dispatch_to_experts(stream, tokens, kernel, |slot| self.expand_args(slot))
+            })?;
             self.expand(stream, &dispatched)?;
             return Ok(dispatched);
         }

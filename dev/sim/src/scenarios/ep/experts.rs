@@ -226,8 +226,8 @@ impl Experts {
         let rank = args.experts.received.rank;
         let plan = &self.memory[rank as usize].plan;
         let (sent, waves) = (plan.dispatch_plan(), sending.threads / WAVE);
-        let tables =
-            sent.numbering_local_bytes() + sent.placing_local_bytes(plan.local_experts(), waves, false);
+        let placing = sent.placing_local_bytes(plan.local_experts(), waves, false);
+        let tables = sent.numbering_local_bytes() + if rank == 1 { 0 } else { placing };
         let local_bytes = tables as u32; // a few words
         let kernel = if rank == 1 { &self.numbered } else { &self.dispatch };
         bench.launch(rank, kernel, Grid { local_bytes, ..sending }, args)
