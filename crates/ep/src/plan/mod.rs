@@ -10,7 +10,7 @@ use crate::options::Mode;
 use anabranch_elements::data_type::DataType;
 use capacity::Capacity;
 use launch::{Launch, LaunchChoice, LaunchOperation};
-use numbers::pair_totals_stride;
+use numbers::{numbers_pairs, pair_totals_stride};
 use route::RouteRows;
 use share::Share;
 
@@ -373,7 +373,7 @@ fn row_bytes(config: &EpConfig, element: DataType) -> u64 {
 }
 
 fn meta_bytes(config: &EpConfig, route: &Route) -> u32 {
-    let numbers = if route.numbers_pairs() { 4 * config.top_k } else { 0 };
+    let numbers = if numbers_pairs(config, route) { 4 * config.top_k } else { 0 };
     (numbers_at(config) + numbers).next_multiple_of(16)
 }
 
@@ -400,7 +400,7 @@ fn slot_layout(config: &EpConfig, route: &Route, ranks: u32, capacity: &Capacity
         place(if capacity.mode() == Mode::Compact { u64::from(ranks) * count_stride } else { 0 });
     let row_window = place(rows * row_bytes(config, config.dispatch_type));
     let meta = place(rows * u64::from(meta_bytes(config, route)));
-    let totals = if route.numbers_pairs() { pair_totals_stride(config) } else { 0 };
+    let totals = if numbers_pairs(config, route) { pair_totals_stride(config) } else { 0 };
     let pair_totals = place(u64::from(ranks) * totals);
     let RouteRows { pushed: pushed_rows, staged, relayed, returned } =
         RouteRows::of(config, route, ranks, rows);

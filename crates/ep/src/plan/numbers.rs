@@ -1,6 +1,20 @@
 //! The numbers of pairs that a dispatch to experts sends: where they are, and a block's tables.
 
-use super::{EpConfig, FLAG_STRIDE, Plan, numbers_at};
+use super::{EpConfig, FLAG_STRIDE, Plan, Route, numbers_at};
+
+/// Most copies of experts whose pairs a dispatch numbers: more words than a block of any GPU has in local memory.
+const MOST_COPIES: u32 = 1 << 16;
+
+/// Whether a dispatch can number pairs: the route can, and blocks can count them.
+pub(super) fn numbers_pairs(config: &EpConfig, route: &Route) -> bool {
+    route.numbers_pairs() && copies(config) <= MOST_COPIES
+}
+
+/// Experts, counted once for each rank that has them.
+fn copies(config: &EpConfig) -> u32 {
+    // Experts times ranks are below 2^32, and an expert is on a rank once.
+    config.placement.as_ref().map_or(config.experts, |table| table.copies() as u32)
+}
 
 /// Bytes of a source's totals: a word for each expert of the group. No two sources write one cache line.
 pub(super) fn pair_totals_stride(config: &EpConfig) -> u64 {
@@ -8,9 +22,14 @@ pub(super) fn pair_totals_stride(config: &EpConfig) -> u64 {
 }
 
 impl Plan {
+    /// Whether a dispatch can number pairs.
+    pub(crate) fn numbers_pairs(&self) -> bool {
+        numbers_pairs(&self.config, &self.route)
+    }
+
     /// Bytes of a source's totals, in a plan that numbers pairs.
     pub(crate) fn pair_totals_stride(&self) -> u32 {
-        pair_totals_stride(&self.config) as u32 // kernels that use it count experts in local memory
+        pair_totals_stride(&self.config) as u32 // at most 4 bytes times MOST_COPIES
     }
 
     /// The word of a meta record with the number of the first pair, in a plan that numbers pairs.
@@ -20,8 +39,7 @@ impl Plan {
 
     /// Experts, counted once for each rank that has them.
     pub(crate) fn expert_copies(&self) -> u32 {
-        // Experts times ranks are below 2^32, and an expert is on a rank once.
-        self.config.placement.as_ref().map_or(self.config.experts, |table| table.copies() as u32)
+        copies(&self.config)
     }
 
     /// Local memory of a dispatch block that numbers pairs: a word more for each copy of an expert, for each rank, and one for all.

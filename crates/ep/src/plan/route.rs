@@ -167,7 +167,7 @@ impl Route {
         if let Self::Nodes(options) = self { Some(options) } else { None }
     }
 
-    /// Whether a dispatch can number pairs, for experts' rows: where kernels store rows at their places, and all ranks get all flags.
+    /// Whether records may have the numbers of pairs, for experts' rows: where kernels store rows at their places, and all ranks get all flags.
     pub(crate) fn numbers_pairs(&self) -> bool {
         matches!(self, Self::Near(NearOptions { patience: None, .. }))
     }

@@ -39,7 +39,7 @@ impl ExpertParallel {
         is_contiguous: bool,
     ) -> Result<Option<ExpertKernel>> {
         let (world, plan, limits) = (self.world(), self.plan(), self.limits());
-        if !plan.route().numbers_pairs() {
+        if !plan.numbers_pairs() {
             return Ok(None);
         }
         let config = plan.config();
